@@ -117,7 +117,7 @@ pub enum Breach {
 
 impl Breach {
     /// The other side has truncated a file of its memory.
-    pub const TAKEN_AWAY: Breach = Breach::Other("its memory was taken away");
+    pub const TRUNCATED: Breach = Breach::Other("its memory was taken away");
 }
 
 impl fmt::Display for Breach {

@@ -14,34 +14,39 @@ use linerate_core::ring::Breach;
 
 use super::lent::Lent;
 use super::regions::Regions;
-use super::ring::{At, Buffers, Direction, MemifRing};
+use super::ring::{Buffers, Direction, MemifRing, RingLocation};
 
 /// The rings of one connection.
-pub struct Connected {
+pub struct ConnectionRings {
     pub regions: Arc<Regions>,
     /// The rings by queue; `None` for queues that the peer does not have.
-    pub receives: Vec<Option<Place>>,
-    pub sends: Vec<Option<Place>>,
+    pub receives: Vec<Option<RingSlot>>,
+    pub sends: Vec<Option<RingSlot>>,
     /// The name that the peer has sent.
     pub peer: String,
     /// The first breach of a ring.
     breach: OnceLock<Breach>,
     /// The peer may use this side's buffers forever.
-    is_kept: AtomicBool,
+    is_leaked: AtomicBool,
 }
 
 /// A ring, its event, and the descriptor where its last user stopped.
-pub struct Place {
-    at: At,
+pub struct RingSlot {
+    location: RingLocation,
     next: AtomicU16,
     event: Interrupt,
     /// This side's buffers lent to the ring, while no queue uses it.
     lent: Mutex<Option<Lent>>,
 }
 
-impl Place {
-    pub fn new(at: At, direction: Direction, event: Interrupt, lent: Option<Lent>) -> Place {
-        Place { at, next: AtomicU16::new(MemifRing::first(at, direction)), event, lent: Mutex::new(lent) }
+impl RingSlot {
+    pub fn new(location: RingLocation, direction: Direction, event: Interrupt, lent: Option<Lent>) -> RingSlot {
+        RingSlot {
+            location,
+            next: AtomicU16::new(MemifRing::first(location, direction)),
+            event,
+            lent: Mutex::new(lent),
+        }
     }
 
     fn lent(&self) -> MutexGuard<'_, Option<Lent>> {
@@ -49,40 +54,45 @@ impl Place {
     }
 }
 
-impl Connected {
-    pub fn new(regions: Arc<Regions>, receives: Vec<Option<Place>>, sends: Vec<Option<Place>>, peer: String) -> Self {
-        let (breach, is_kept) = (OnceLock::new(), AtomicBool::new(false));
-        Connected { regions, receives, sends, peer, breach, is_kept }
+impl ConnectionRings {
+    pub fn new(
+        regions: Arc<Regions>,
+        receives: Vec<Option<RingSlot>>,
+        sends: Vec<Option<RingSlot>>,
+        peer: String,
+    ) -> Self {
+        let (breach, is_leaked) = (OnceLock::new(), AtomicBool::new(false));
+        ConnectionRings { regions, receives, sends, peer, breach, is_leaked }
     }
 
     /// Returns whether this side's buffers are lent.
     pub fn lends(&self) -> bool {
-        self.receives.iter().chain(&self.sends).flatten().any(|place| place.at.buffers == Buffers::Lent)
+        self.receives.iter().chain(&self.sends).flatten().any(|slot| slot.location.buffers == Buffers::Lent)
     }
 
     /// Returns the number of descriptors with packets that the peer has not taken.
-    pub fn untaken(&self) -> usize {
-        let rings = self.sends.iter().flatten().filter_map(|place| MemifRing::new(&self.regions, place.at, 0));
-        rings.map(|ring| usize::from(ring.untaken())).sum()
+    pub fn pending(&self) -> usize {
+        let rings = self.sends.iter().flatten().filter_map(|slot| MemifRing::new(&self.regions, slot.location, 0));
+        rings.map(|ring| usize::from(ring.pending())).sum()
     }
 
     /// Prevents lent buffers from returning to their pool, because the peer may still use them.
-    pub fn keep(&self) {
-        self.is_kept.store(true, Relaxed);
+    pub fn leak_lent_buffers(&self) {
+        self.is_leaked.store(true, Relaxed);
     }
 }
 
-impl Drop for Connected {
+impl Drop for ConnectionRings {
     fn drop(&mut self) {
-        if self.is_kept.load(Relaxed) {
-            self.receives.iter().chain(&self.sends).flatten().for_each(|place| std::mem::forget(place.lent().take()));
+        if self.is_leaked.load(Relaxed) {
+            self.receives.iter().chain(&self.sends).flatten().for_each(|slot| std::mem::forget(slot.lent().take()));
         }
     }
 }
 
 /// The state shared by the control thread, the port and its queues.
 pub struct Shared {
-    connected: Handover<Option<Arc<Connected>>>,
+    connected: Handover<Option<Arc<ConnectionRings>>>,
     /// Raised by a queue whose ring is invalid.
     broken: Interrupt,
     /// The number of invalid rings.
@@ -108,21 +118,21 @@ impl Shared {
 
     /// Replaces the connection, and returns the previous one. Queues notice at their next poll; sleeping queues are
     /// woken.
-    pub fn change(&self, connected: Option<Connected>) -> Option<Arc<Connected>> {
+    pub fn change(&self, connected: Option<ConnectionRings>) -> Option<Arc<ConnectionRings>> {
         let old = self.connected.change(|current| std::mem::replace(current, connected.map(Arc::new)));
         self.broken.clear();
-        let events = old.iter().flat_map(|old| &old.receives).flatten().map(|place| &place.event);
+        let events = old.iter().flat_map(|old| &old.receives).flatten().map(|slot| &slot.event);
         events.chain(&self.changed).for_each(Interrupt::raise);
         old
     }
 
     /// Returns the connection, if there is one with valid rings.
-    pub fn connected(&self) -> Option<Arc<Connected>> {
+    pub fn connected(&self) -> Option<Arc<ConnectionRings>> {
         self.connected.lock().clone().filter(|connected| connected.breach.get().is_none())
     }
 
     #[cold]
-    fn give_up(&self, connected: &Connected, breach: Breach) {
+    fn give_up(&self, connected: &ConnectionRings, breach: Breach) {
         let _ = connected.breach.set(breach);
         self.breaches.fetch_add(1, Relaxed);
         self.broken.raise();
@@ -156,7 +166,7 @@ impl Shared {
 }
 
 /// A queue's view of its ring.
-pub struct Attached {
+pub struct QueueRing {
     shared: Arc<Shared>,
     direction: Direction,
     queue: u16,
@@ -169,12 +179,12 @@ pub struct Attached {
 struct Running {
     ring: MemifRing,
     lent: Option<Lent>,
-    connected: Arc<Connected>,
+    connected: Arc<ConnectionRings>,
 }
 
-impl Attached {
-    pub fn new(shared: &Arc<Shared>, direction: Direction, queue: u16) -> Attached {
-        Attached { shared: shared.clone(), direction, queue, seen: Seen::NOTHING, running: None }
+impl QueueRing {
+    pub fn new(shared: &Arc<Shared>, direction: Direction, queue: u16) -> QueueRing {
+        QueueRing { shared: shared.clone(), direction, queue, seen: Seen::NOTHING, running: None }
     }
 
     /// Returns the ring of the current connection; `None` without a connection.
@@ -186,13 +196,13 @@ impl Attached {
         self.current()
     }
 
-    /// Returns the ring last returned by [`ring`](Attached::ring), even if the connection has changed since.
+    /// Returns the ring last returned by [`ring`](QueueRing::ring), even if the connection has changed since.
     #[inline(always)]
     pub fn current(&mut self) -> Option<&mut MemifRing> {
         self.running.as_mut().map(|running| &mut running.ring)
     }
 
-    /// Like [`current`](Attached::current), with the buffers lent to the ring.
+    /// Like [`current`](QueueRing::current), with the buffers lent to the ring.
     #[inline(always)]
     pub fn lending(&mut self) -> Option<(&mut MemifRing, &mut Lent)> {
         let Running { ring, lent, .. } = self.running.as_mut()?;
@@ -235,7 +245,7 @@ impl Attached {
         }
     }
 
-    fn place<'a>(&self, connected: &'a Connected) -> Option<&'a Place> {
+    fn slot<'a>(&self, connected: &'a ConnectionRings) -> Option<&'a RingSlot> {
         let places = match self.direction {
             Direction::Receive => &connected.receives,
             Direction::Send => &connected.sends,
@@ -245,7 +255,7 @@ impl Attached {
 
     /// Returns the ring's event, which its sender raises.
     fn event(&self) -> Option<&Interrupt> {
-        self.running.as_ref().and_then(|running| self.place(&running.connected)).map(|place| &place.event)
+        self.running.as_ref().and_then(|running| self.slot(&running.connected)).map(|slot| &slot.event)
     }
 
     /// Returns the event raised at a new connection.
@@ -258,38 +268,38 @@ impl Attached {
     pub fn give_up(&mut self, breach: Breach) {
         if let Some(connected) = self.leave() {
             // Truncated memory reads as zeros, which look like another breach.
-            let breach = if connected.regions.is_broken() { Breach::TAKEN_AWAY } else { breach };
+            let breach = if connected.regions.is_broken() { Breach::TRUNCATED } else { breach };
             self.shared.give_up(&connected, breach);
         }
     }
 
     /// Stores the position and buffers for the next user. Returns the connection.
-    fn leave(&mut self) -> Option<Arc<Connected>> {
+    fn leave(&mut self) -> Option<Arc<ConnectionRings>> {
         let Running { ring, lent, connected } = self.running.take()?;
-        if let Some(place) = self.place(&connected) {
-            place.next.store(ring.next(), Relaxed);
-            *place.lent() = lent;
+        if let Some(slot) = self.slot(&connected) {
+            slot.next.store(ring.next(), Relaxed);
+            *slot.lent() = lent;
         }
         Some(connected)
     }
 
     #[cold]
     fn adopt(&mut self) {
-        if self.direction == Direction::Receive && self.current().is_some_and(MemifRing::has_rest) {
+        if self.direction == Direction::Receive && self.current().is_some_and(MemifRing::has_remaining) {
             return;
         }
         self.leave();
         let connected = self.shared.connected.take(&mut self.seen, |connected| connected.clone());
         let Some(connected) = connected else { return };
-        let Some(place) = self.place(&connected) else { return };
-        match MemifRing::new(&connected.regions, place.at, place.next.load(Relaxed)) {
+        let Some(slot) = self.slot(&connected) else { return };
+        match MemifRing::new(&connected.regions, slot.location, slot.next.load(Relaxed)) {
             Some(mut ring) => {
                 if self.direction == Direction::Receive {
                     ring.mask();
                 }
                 // A receiving client has not handed over its descriptors yet.
                 ring.advance(0);
-                let lent = place.lent().take();
+                let lent = slot.lent().take();
                 self.running = Some(Running { ring, lent, connected });
             }
             None => self.shared.give_up(&connected, Breach::Other("a ring is not in its region, or has no cookie")),
@@ -297,7 +307,7 @@ impl Attached {
     }
 }
 
-impl Drop for Attached {
+impl Drop for QueueRing {
     fn drop(&mut self) {
         self.leave();
     }

@@ -31,14 +31,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, Shutdown, SocketType, send, shutdown};
 use zerocopy::IntoBytes;
 
-use super::connected::{Connected, Place, Shared};
+use super::connected::{ConnectionRings, RingSlot, Shared};
 use super::lent::Lent;
 use super::message::*;
 use super::regions::{MOST_REGIONS, Regions};
-use super::ring::{At, Buffers, Direction, LENT, MOST_LOG2, MemifRing, STRIDE, bytes_of};
+use super::ring::{Buffers, Direction, LENT, MOST_LOG2, MemifRing, RingLocation, STRIDE, bytes_of};
 
 /// How long a closing port waits for its peer to take sent packets; the peer may drop its rings with the connection.
-const LAST: Duration = Duration::from_millis(100);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long a closing port waits for its server to close the connection.
 const GRACE: Duration = Duration::from_secs(1);
 /// The last ring index that a server announces in each direction, whatever the number of its queues. libmemif and DPDK
@@ -55,7 +55,7 @@ pub enum Role {
 }
 
 /// The requested properties of a connection.
-pub struct Wanted {
+pub struct ConnectionOptions {
     pub role: Role,
     pub id: u32,
     /// All zeros if there is none.
@@ -76,12 +76,12 @@ pub struct Wanted {
 /// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the path.
 /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be used, or this user may not use the server's
 /// socket. [`ErrorKind::System`](linerate_core::ErrorKind::System) without a thread.
-pub fn start(path: &Path, wanted: Wanted, shared: Arc<Shared>) -> Result<ControlThread> {
-    let peers = match wanted.role {
-        Role::Client => Peers::at_as(SocketType::SEQPACKET, &wanted.name, path)?,
+pub fn start(path: &Path, options: ConnectionOptions, shared: Arc<Shared>) -> Result<ControlThread> {
+    let peers = match options.role {
+        Role::Client => Peers::at_as(SocketType::SEQPACKET, &options.name, path)?,
         Role::Server => Peers::listen_as(SocketType::SEQPACKET, path, greeting())?,
     };
-    ControlThread::start("memif", peers, move |peers, stop| run(peers, stop, &wanted, &shared))
+    ControlThread::start("memif", peers, move |peers, stop| run(peers, stop, &options, &shared))
 }
 
 /// Returns a server's first message with its limits. A client that does not answer does not block others.
@@ -100,21 +100,22 @@ fn greeting() -> FirstMessage {
 }
 
 /// Serves one peer after another.
-fn run(peers: &Peers, stop: &Interrupt, wanted: &Wanted, shared: &Shared) {
-    let _of_port = span_of(&wanted.name).entered();
+fn run(peers: &Peers, stop: &Interrupt, options: &ConnectionOptions, shared: &Shared) {
+    let _of_port = span_of(&options.name).entered();
     let mut last_end = String::new();
-    let mut most = MOST;
+    let mut limits = NO_LIMIT;
     while let Some(socket) = peers.next(stop) {
-        let mut session = Session { connection: Connection::new(socket), wanted, shared, stop, most };
+        let mut session = Session { connection: Connection::new(socket), options, shared, stop, limits };
         let end = session.run();
-        most = session.most;
+        limits = session.limits;
         let last = shared.change(None);
         shared.set_refusal(match &end {
             End::Secret(why) => Some(why.clone()),
             _ => None,
         });
         if let Some(reason) = end.reason() {
-            let _ = session.say(kind::DISCONNECT, &Disconnect { code: 1.into(), reason: field(&reason) }, None);
+            let _ =
+                session.send_message(kind::DISCONNECT, &Disconnect { code: 1.into(), reason: field(&reason) }, None);
         }
         // A peer that always fails is reported only once.
         let text = end.to_string();
@@ -124,14 +125,14 @@ fn run(peers: &Peers, stop: &Interrupt, wanted: &Wanted, shared: &Shared) {
             _ => tracing::warn!("{text}"),
         }
         last_end = text;
-        if let Some(untaken @ 1..) = last.as_ref().map(|last| last.untaken()).filter(|_| !matches!(end, End::Stopped)) {
-            tracing::warn!("the peer had not taken {untaken} descriptors with packets at its end: they are lost");
+        if let Some(pending @ 1..) = last.as_ref().map(|last| last.pending()).filter(|_| !matches!(end, End::Stopped)) {
+            tracing::warn!("the peer had not taken {pending} descriptors with packets at its end: they are lost");
         }
         if let Some(last) = last.filter(|last| last.lends())
             && !session.is_gone()
         {
             tracing::warn!("the server keeps the connection, and the buffers that it has");
-            last.keep();
+            last.leak_lent_buffers();
         }
         if matches!(end, End::Stopped) {
             return;
@@ -202,26 +203,26 @@ impl From<Error> for End {
 }
 
 /// A ring whose region may be added later.
-type Added = Option<(At, Interrupt)>;
+type AddedRing = Option<(RingLocation, Interrupt)>;
 
 /// The maximum number of rings that a client requests, to send and to receive.
-type Most = [u16; 2];
-const MOST: Most = [u16::MAX; 2];
+type RingLimits = [u16; 2];
+const NO_LIMIT: RingLimits = [u16::MAX; 2];
 
 /// One connection.
 struct Session<'a> {
     connection: Connection,
-    wanted: &'a Wanted,
+    options: &'a ConnectionOptions,
     shared: &'a Shared,
     stop: &'a Interrupt,
     /// For this connection; at its end, for the next one.
-    most: Most,
+    limits: RingLimits,
 }
 
 impl Session<'_> {
     /// Connects, and serves the connection until its end.
     fn run(&mut self) -> End {
-        let connected = match self.wanted.role {
+        let connected = match self.options.role {
             Role::Server => self.accept(),
             Role::Client => self.connect(),
         };
@@ -233,14 +234,14 @@ impl Session<'_> {
 
     /// Performs the server's handshake, from the client's answer to the greeting up to `CONNECTED`.
     fn accept(&mut self) -> std::result::Result<(), End> {
-        let (deadline, wanted) = (Instant::now() + PEER_TIMEOUT, self.wanted);
-        let (init, _) = self.hear(deadline, kind::INIT)?;
+        let (deadline, options) = (Instant::now() + PEER_TIMEOUT, self.options);
+        let (init, _) = self.receive_kind(deadline, kind::INIT)?;
         let init: Init = init.body();
         self.check(&init)?;
-        self.say(kind::ACK, &[0u8; 0], None)?;
+        self.send_message(kind::ACK, &[0u8; 0], None)?;
         let mut regions = Regions::default();
-        let mut receives: Vec<Added> = (0..wanted.rx_queues).map(|_| None).collect();
-        let mut sends: Vec<Added> = (0..wanted.tx_queues).map(|_| None).collect();
+        let mut receives: Vec<AddedRing> = (0..options.rx_queues).map(|_| None).collect();
+        let mut sends: Vec<AddedRing> = (0..options.tx_queues).map(|_| None).collect();
         loop {
             let (message, file) = self.next(deadline)?;
             match (message.kind.get(), file) {
@@ -254,19 +255,19 @@ impl Session<'_> {
                 (kind::ADD_REGION | kind::ADD_RING, None) => return Err(End::Refused("a descriptor is missing")),
                 (kind::CONNECT, _) => {
                     let regions = Arc::new(regions);
-                    let receives = places(receives, &regions, Direction::Receive)?;
-                    let sends = places(sends, &regions, Direction::Send)?;
+                    let receives = check_rings(receives, &regions, Direction::Receive)?;
+                    let sends = check_rings(sends, &regions, Direction::Send)?;
                     if receives.iter().all(Option::is_none) && sends.iter().all(Option::is_none) {
                         return Err(End::Refused("there is no ring"));
                     }
                     // Before the client can fill the rings.
-                    self.shared.change(Some(Connected::new(regions, receives, sends, text(&init.name))));
-                    return Ok(self.say(kind::CONNECTED, &field::<32>(&wanted.name), None)?);
+                    self.shared.change(Some(ConnectionRings::new(regions, receives, sends, text(&init.name))));
+                    return Ok(self.send_message(kind::CONNECTED, &field::<32>(&options.name), None)?);
                 }
                 (kind::DISCONNECT, _) => return Err(disconnected(&message)),
                 _ => return Err(End::Refused("an unexpected message")),
             }
-            self.say(kind::ACK, &[0u8; 0], None)?;
+            self.send_message(kind::ACK, &[0u8; 0], None)?;
         }
     }
 
@@ -275,11 +276,11 @@ impl Session<'_> {
         let none = Secret::default();
         let why = if init.version.get() != VERSION {
             "another version; version 2.0 is spoken here"
-        } else if init.id.get() != self.wanted.id {
+        } else if init.id.get() != self.options.id {
             "the id is not found; both sides need the same id=N"
         } else if init.mode != ETHERNET {
             "another mode; only ethernet is spoken here"
-        } else if self.wanted.secret != none && text_of(&init.secret) != text_of(&self.wanted.secret) {
+        } else if self.options.secret != none && text_of(&init.secret) != text_of(&self.options.secret) {
             "the secret is wrong; both sides need the same secret=TEXT"
         } else {
             return Ok(());
@@ -289,46 +290,46 @@ impl Session<'_> {
 
     /// Performs the client's handshake, up to `CONNECTED`.
     fn connect(&mut self) -> std::result::Result<(), End> {
-        let (deadline, wanted) = (Instant::now() + PEER_TIMEOUT, self.wanted);
-        let most = std::mem::replace(&mut self.most, MOST);
-        let (hello, _) = self.hear(deadline, kind::HELLO)?;
+        let (deadline, options) = (Instant::now() + PEER_TIMEOUT, self.options);
+        let limits = std::mem::replace(&mut self.limits, NO_LIMIT);
+        let (hello, _) = self.receive_kind(deadline, kind::HELLO)?;
         let hello: Hello = hello.body();
         if !(hello.min_version.get()..=hello.max_version.get()).contains(&VERSION) {
             return Err(End::Refused("another version; version 2.0 is spoken here"));
         }
-        let sends = wanted.tx_queues.min(hello.max_c2s_ring.get().saturating_add(1)).min(most[0]);
-        let receives = wanted.rx_queues.min(hello.max_s2c_ring.get().saturating_add(1)).min(most[1]);
-        if (sends, receives) != (wanted.tx_queues, wanted.rx_queues) {
-            let (tx, rx) = (wanted.tx_queues, wanted.rx_queues);
+        let sends = options.tx_queues.min(hello.max_c2s_ring.get().saturating_add(1)).min(limits[0]);
+        let receives = options.rx_queues.min(hello.max_s2c_ring.get().saturating_add(1)).min(limits[1]);
+        if (sends, receives) != (options.tx_queues, options.rx_queues) {
+            let (tx, rx) = (options.tx_queues, options.rx_queues);
             tracing::warn!("the server has {receives} of {rx} receive and {sends} of {tx} transmit queues");
         }
         let init = Init {
             version: VERSION.into(),
-            id: wanted.id.into(),
+            id: options.id.into(),
             mode: ETHERNET,
-            secret: wanted.secret,
+            secret: options.secret,
             name: field("linerate"),
         };
-        self.ask(deadline, kind::INIT, &init, None).map_err(|end| match end {
+        self.request(deadline, kind::INIT, &init, None).map_err(|end| match end {
             // VPP, libmemif and DPDK say "incorrect secret" or "secret required".
             End::Disconnected(why) if why.to_ascii_lowercase().contains("secret") => End::Secret(why),
             end => end,
         })?;
         // All rings, followed by the buffers of each.
-        let log2_size = wanted.log2_size.min(hello.max_log2_size);
+        let log2_size = options.log2_size.min(hello.max_log2_size);
         let (rings, size) = (usize::from(sends + receives), 1usize << log2_size);
-        let copied = if wanted.lends.is_some() { 0 } else { size * STRIDE };
+        let copied = if options.lends.is_some() { 0 } else { size * STRIDE };
         // SAFETY: the mapping is for the peer, which accesses only the buffers lent to it.
-        let lent = wanted.lends.as_ref().map(|(pool, _)| unsafe { pool.region().mapping() });
+        let lent = options.lends.as_ref().map(|(pool, _)| unsafe { pool.region().mapping() });
         if lent.is_some() && hello.max_region.get() < LENT {
             return Err(End::Refused("it takes one region only; without zero-copy=on it needs no other"));
         }
         let regions = Arc::new(Regions::own(rings * (bytes_of(size) + copied), lent)?);
         for (index, (mapping, len)) in (0u16..).zip(regions.shared()) {
             let body = AddRegion { index: index.into(), size: len.into() };
-            self.ask(deadline, kind::ADD_REGION, &body, Some(mapping.file()))?;
+            self.request(deadline, kind::ADD_REGION, &body, Some(mapping.file()))?;
         }
-        let mut places = [Vec::new(), Vec::new()];
+        let mut slots = [Vec::new(), Vec::new()];
         for ring in 0..sends + receives {
             let (direction, index) =
                 if ring < sends { (Direction::Send, ring) } else { (Direction::Receive, ring - sends) };
@@ -338,10 +339,10 @@ impl Session<'_> {
                 None => Buffers::Own((rings * bytes_of(size) + number * copied) as u32),
             };
             let offset = (number * bytes_of(size)) as u32;
-            let at = At { region: 0, offset, log2_size, buffers };
-            regions.shared().take(1).for_each(|(mapping, _)| MemifRing::create(mapping, at));
-            let lent = match &wanted.lends {
-                Some((pool, placement)) => Some(lend(&regions, at, direction, pool, *placement)?),
+            let location = RingLocation { region: 0, offset, log2_size, buffers };
+            regions.shared().take(1).for_each(|(mapping, _)| MemifRing::create(mapping, location));
+            let lent = match &options.lends {
+                Some((pool, placement)) => Some(lend(&regions, location, direction, pool, *placement)?),
                 None => None,
             };
             let event = Interrupt::shared()?;
@@ -353,25 +354,26 @@ impl Session<'_> {
                 log2_size,
                 private_header: 0.into(),
             };
-            let added = self.ask(deadline, kind::ADD_RING, &body, Some(event.as_fd()));
+            let added = self.request(deadline, kind::ADD_RING, &body, Some(event.as_fd()));
             if matches!(added, Err(End::Disconnected(_))) && index > 0 {
                 // A server may announce more rings than it has queues: the next connection omits this one.
-                self.most = most;
-                self.most[usize::from(direction == Direction::Receive)] = index;
+                self.limits = limits;
+                self.limits[usize::from(direction == Direction::Receive)] = index;
             }
             added?;
-            places[usize::from(direction == Direction::Send)].push(Some(Place::new(at, direction, event, lent)));
+            slots[usize::from(direction == Direction::Send)]
+                .push(Some(RingSlot::new(location, direction, event, lent)));
         }
-        self.say(kind::CONNECT, &field::<32>(&wanted.name), None)?;
-        self.hear(deadline, kind::CONNECTED)?;
-        let [receives, sends] = places;
-        self.shared.change(Some(Connected::new(regions, receives, sends, text(&hello.name))));
+        self.send_message(kind::CONNECT, &field::<32>(&options.name), None)?;
+        self.receive_kind(deadline, kind::CONNECTED)?;
+        let [receives, sends] = slots;
+        self.shared.change(Some(ConnectionRings::new(regions, receives, sends, text(&hello.name))));
         Ok(())
     }
 
     /// Waits for the end of a connection.
     fn watch(&mut self) -> End {
-        tracing::debug!("{}: connected", self.wanted.name);
+        tracing::debug!("{}: connected", self.options.name);
         loop {
             let mut events = [
                 PollFd::new(self.stop, PollFlags::IN),
@@ -399,17 +401,17 @@ impl Session<'_> {
         }
     }
 
-    /// Waits at most [`LAST`] until the peer has taken all sent packets.
+    /// Waits at most [`DRAIN_TIMEOUT`] until the peer has taken all sent packets.
     fn wait_for_last(&self) {
         let begun = Instant::now();
-        let untaken = || self.shared.connected().map_or(0, |connected| connected.untaken());
-        while untaken() > 0 {
-            if begun.elapsed() > LAST {
-                let untaken = untaken();
+        let pending = || self.shared.connected().map_or(0, |connected| connected.pending());
+        while pending() > 0 {
+            if begun.elapsed() > DRAIN_TIMEOUT {
+                let pending = pending();
                 tracing::warn!(
-                    "the peer has not taken {untaken} descriptors with packets within {} ms of the port's end; it may \
+                    "the peer has not taken {pending} descriptors with packets within {} ms of the port's end; it may \
                      still do so, or drop them",
-                    LAST.as_millis()
+                    DRAIN_TIMEOUT.as_millis()
                 );
                 return;
             }
@@ -447,7 +449,7 @@ impl Session<'_> {
     }
 
     /// Sends a message.
-    fn say(
+    fn send_message(
         &self,
         kind: u16,
         body: &(impl zerocopy::IntoBytes + zerocopy::Immutable),
@@ -457,19 +459,19 @@ impl Session<'_> {
     }
 
     /// Sends a message, and waits until it is acknowledged.
-    fn ask(
+    fn request(
         &mut self,
         deadline: Instant,
         kind: u16,
         body: &(impl zerocopy::IntoBytes + zerocopy::Immutable),
         descriptor: Option<BorrowedFd<'_>>,
     ) -> std::result::Result<(), End> {
-        self.say(kind, body, descriptor)?;
-        self.hear(deadline, kind::ACK).map(|_| ())
+        self.send_message(kind, body, descriptor)?;
+        self.receive_kind(deadline, kind::ACK).map(|_| ())
     }
 
     /// Waits for a message of this type.
-    fn hear(&mut self, deadline: Instant, kind: u16) -> std::result::Result<(Header, Option<OwnedFd>), End> {
+    fn receive_kind(&mut self, deadline: Instant, kind: u16) -> std::result::Result<(Header, Option<OwnedFd>), End> {
         let (message, file) = self.next(deadline)?;
         match message.kind.get() {
             found if found == kind => Ok((message, file)),
@@ -513,12 +515,12 @@ impl Session<'_> {
 /// Prepares a ring that refers to the pool's buffers.
 fn lend(
     regions: &Arc<Regions>,
-    at: At,
+    location: RingLocation,
     direction: Direction,
     pool: &Arc<Pool>,
     placement: Placement,
 ) -> std::result::Result<Lent, End> {
-    let ring = MemifRing::new(regions, at, MemifRing::first(at, direction)).expect("it was created here");
+    let ring = MemifRing::new(regions, location, MemifRing::first(location, direction)).expect("it was created here");
     let lent = match direction {
         Direction::Send => Some(Lent::none(pool, ring.size())),
         Direction::Receive => Lent::to_receive(&ring, pool, placement),
@@ -534,31 +536,35 @@ fn disconnected(message: &Header) -> End {
 fn add_ring(
     ring: &AddRing,
     file: OwnedFd,
-    receives: &mut [Added],
-    sends: &mut [Added],
+    receives: &mut [AddedRing],
+    sends: &mut [AddedRing],
 ) -> std::result::Result<(), End> {
     let rings = if ring.flags.get() & CLIENT_TO_SERVER != 0 { receives } else { sends };
-    let place = rings.get_mut(usize::from(ring.index.get())).filter(|place| place.is_none());
-    let place = place.ok_or(End::Refused("the ring's index is beyond the port's queues, or there already"))?;
+    let slot = rings.get_mut(usize::from(ring.index.get())).filter(|slot| slot.is_none());
+    let slot = slot.ok_or(End::Refused("the ring's index is beyond the port's queues, or there already"))?;
     let event = Interrupt::of_peer(file).map_err(|_| End::Refused("the ring's descriptor is no eventfd"))?;
-    let at =
-        At { region: ring.region.get(), offset: ring.offset.get(), log2_size: ring.log2_size, buffers: Buffers::Named };
-    *place = Some((at, event));
+    let location = RingLocation {
+        region: ring.region.get(),
+        offset: ring.offset.get(),
+        log2_size: ring.log2_size,
+        buffers: Buffers::Named,
+    };
+    *slot = Some((location, event));
     Ok(())
 }
 
 /// Checks that each ring is inside the memory.
-fn places(
-    rings: Vec<Added>,
+fn check_rings(
+    rings: Vec<AddedRing>,
     regions: &Arc<Regions>,
     direction: Direction,
-) -> std::result::Result<Vec<Option<Place>>, End> {
-    let place = |ring: Added| match ring {
-        Some((at, event)) if MemifRing::new(regions, at, 0).is_some() => {
-            Ok(Some(Place::new(at, direction, event, None)))
+) -> std::result::Result<Vec<Option<RingSlot>>, End> {
+    let slot = |ring: AddedRing| match ring {
+        Some((location, event)) if MemifRing::new(regions, location, 0).is_some() => {
+            Ok(Some(RingSlot::new(location, direction, event, None)))
         }
         Some(_) => Err(End::Refused("a ring is not in its region, or has no cookie")),
         None => Ok(None),
     };
-    rings.into_iter().map(place).collect()
+    rings.into_iter().map(slot).collect()
 }

@@ -28,8 +28,8 @@ use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::Arc;
 
-use connected::{Attached, Shared};
-use control::{Role, Wanted};
+use connected::{QueueRing, Shared};
+use control::{ConnectionOptions, Role};
 use linerate_core::batch::MAX_CHAIN;
 use linerate_core::error::{Error, ErrorKind, Remedy, Result};
 use linerate_core::memory::{Placement, Pool, Reservation};
@@ -158,7 +158,7 @@ impl Memif {
         // Each receive ring holds its buffers, and exchanges more for the longest packet.
         let held = usize::from(rx_queues) * ((1 << log2_size) + MAX_CHAIN);
         let reservation = lends.as_ref().map(|(pool, _)| pool.reserve(held)).transpose()?;
-        let wanted = Wanted {
+        let options = ConnectionOptions {
             role,
             id,
             secret,
@@ -169,7 +169,7 @@ impl Memif {
             name: config.name.clone(),
         };
         let shared = Arc::new(Shared::new(rx_queues)?);
-        let control = control::start(Path::new(name.rest()), wanted, shared.clone())?;
+        let control = control::start(Path::new(name.rest()), options, shared.clone())?;
         let path = name.rest().to_string();
         Ok(SoftwarePort::new(
             config,
@@ -199,7 +199,7 @@ impl SoftwareDevice for Memif {
         let longest = config.options.max_frame;
         if let Some((pool, placement)) = &self.lends {
             return Ok(Box::new(Rx::new(MemifRx {
-                attached: Attached::new(&self.shared, Direction::Receive, queue),
+                queue_ring: QueueRing::new(&self.shared, Direction::Receive, queue),
                 limits: Limits { longest, longest_single: longest.min(BUFFER), placement: *placement },
                 pool: pool.clone(),
                 counters,
@@ -210,7 +210,7 @@ impl SoftwareDevice for Memif {
         }
         let placement = Placement::new(config.pool.region(), longest);
         Ok(Box::new(Rx::new(MemifRx {
-            attached: Attached::new(&self.shared, Direction::Receive, queue),
+            queue_ring: QueueRing::new(&self.shared, Direction::Receive, queue),
             limits: Limits { longest, longest_single: longest.min(placement.room()), placement },
             pool: config.pool.clone(),
             counters,
@@ -223,14 +223,14 @@ impl SoftwareDevice for Memif {
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         if let Some((pool, _)) = &self.lends {
             return Ok(Box::new(Tx::new(LendingTx {
-                attached: Attached::new(&self.shared, Direction::Send, queue),
+                queue_ring: QueueRing::new(&self.shared, Direction::Send, queue),
                 pool: pool.clone(),
                 counters,
                 longest: config.options.max_frame,
             })));
         }
         Ok(Box::new(MemifTx {
-            attached: Attached::new(&self.shared, Direction::Send, queue),
+            queue_ring: QueueRing::new(&self.shared, Direction::Send, queue),
             counters,
             longest: config.options.max_frame,
             parts: Vec::new(),

@@ -15,20 +15,20 @@ use linerate_core::port::{QueueCounters, RegionRx, SendFinished, Transmit};
 use linerate_core::ring::Breach;
 use linerate_core::slot::Slot;
 
-use super::connected::Attached;
+use super::connected::QueueRing;
 use super::regions::Regions;
 use super::ring::{MemifRing, Part};
 
 /// The maximum number of descriptors of a packet.
 pub const MOST_PARTS: u16 = 1024;
 /// How many descriptors ahead a buffer is prefetched.
-const SOON: u16 = 8;
+const PREFETCH_AHEAD: u16 = 8;
 /// The shortest frame: an Ethernet header.
 pub const SHORTEST: usize = 14;
 
 /// A receive queue; `B` is the treatment of a packet's buffers.
 pub struct MemifRx<B> {
-    pub attached: Attached,
+    pub queue_ring: QueueRing,
     pub pool: Arc<Pool>,
     pub counters: Arc<QueueCounters>,
     pub limits: Limits,
@@ -50,12 +50,12 @@ pub struct Limits {
 
 /// The treatment of received packets' buffers: they are [copied](Copied), or [exchanged](super::zero_copy::Lends) for
 /// empty ones.
-pub trait Buffers: Send + 'static {
+pub trait BufferPolicy: Send + 'static {
     /// This side's buffers lent to the ring.
     type Lent<'a>;
 
     /// Returns the ring of the current connection, and its buffers.
-    fn of(attached: &mut Attached) -> Option<(&mut MemifRing, Self::Lent<'_>)>;
+    fn of(queue_ring: &mut QueueRing) -> Option<(&mut MemifRing, Self::Lent<'_>)>;
 
     /// Receives the packet in a single descriptor: copies it into the buffer `fresh`, or takes its buffer and lends
     /// `fresh` instead. Returns `None` for any other packet.
@@ -86,21 +86,21 @@ pub trait Buffers: Send + 'static {
         packet: (&[Part], usize),
         batch: &mut Batch,
         pool: (&Arc<Pool>, Placement),
-    ) -> Took;
+    ) -> Received;
 
     /// Prepares the descriptors of such a packet for the next one.
     fn renew(ring: &MemifRing, lent: &mut Self::Lent<'_>, descriptors: Range<u16>, placement: Placement);
 }
 
 /// The outcome of receiving a packet.
-pub enum Took {
+pub enum Received {
     Packet,
     /// The packet has more parts than a batch can hold.
     Dropped,
     NoBuffer,
 }
 
-impl<B: Buffers> RegionRx for MemifRx<B> {
+impl<B: BufferPolicy> RegionRx for MemifRx<B> {
     #[inline(always)]
     fn pool(&self) -> &Arc<Pool> {
         &self.pool
@@ -108,7 +108,7 @@ impl<B: Buffers> RegionRx for MemifRx<B> {
 
     #[inline(always)]
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        let Some(ring) = self.attached.ring() else { return 0 };
+        let Some(ring) = self.queue_ring.ring() else { return 0 };
         match ring.ready() {
             Ok(0) => 0,
             ready => {
@@ -120,37 +120,37 @@ impl<B: Buffers> RegionRx for MemifRx<B> {
     }
 
     fn buffers(&self) -> usize {
-        self.attached.lent()
+        self.queue_ring.lent()
     }
 
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
-        if self.sleeps { Some(self.attached.arm()) } else { None }
+        if self.sleeps { Some(self.queue_ring.arm()) } else { None }
     }
 
     fn disarm(&mut self) {
-        self.attached.disarm();
+        self.queue_ring.disarm();
     }
 }
 
-impl<B: Buffers> MemifRx<B> {
+impl<B: BufferPolicy> MemifRx<B> {
     /// Receives available packets, as far as the batch has room.
     fn take_all(&mut self, ready: Result<u16, Breach>, batch: &mut Batch) {
         if let Err(breach) = ready.and_then(|ready| self.take_ready(ready, batch)) {
-            self.attached.give_up(breach);
+            self.queue_ring.give_up(breach);
         }
     }
 
     #[inline(always)]
     fn take_ready(&mut self, ready: u16, batch: &mut Batch) -> Result<(), Breach> {
-        let MemifRx { attached, pool, counters, limits, parts, .. } = self;
-        let Some((ring, mut lent)) = B::of(attached) else { return Ok(()) };
+        let MemifRx { queue_ring, pool, counters, limits, parts, .. } = self;
+        let Some((ring, mut lent)) = B::of(queue_ring) else { return Ok(()) };
         let taken = take::<B>(ring, &mut lent, ready, batch, pool, counters, *limits, parts)?;
         if taken > 0 {
             ring.empty(taken);
             ring.advance(taken);
             // The sender needs no interrupt: it polls the index.
         }
-        if ring.regions().is_broken() { Err(Breach::TAKEN_AWAY) } else { Ok(()) }
+        if ring.regions().is_broken() { Err(Breach::TRUNCATED) } else { Ok(()) }
     }
 }
 
@@ -160,7 +160,7 @@ impl<B: Buffers> MemifRx<B> {
 /// A descriptor is invalid, or the packet's end will never come.
 #[inline(always)]
 #[expect(clippy::too_many_arguments)]
-fn take<B: Buffers>(
+fn take<B: BufferPolicy>(
     ring: &MemifRing,
     lent: &mut B::Lent<'_>,
     ready: u16,
@@ -215,9 +215,9 @@ fn take<B: Buffers>(
             counters.dropped();
         } else {
             match B::take_parts(ring, lent, taken, (parts, length), batch, (pool, placement)) {
-                Took::Packet => (packets, bytes) = (packets + 1, bytes + length),
-                Took::Dropped => counters.dropped(),
-                Took::NoBuffer => {
+                Received::Packet => (packets, bytes) = (packets + 1, bytes + length),
+                Received::Dropped => counters.dropped(),
+                Received::NoBuffer => {
                     counters.found_no_buffer();
                     break Ok(taken);
                 }
@@ -237,7 +237,12 @@ fn take<B: Buffers>(
 /// # Errors
 /// A part is invalid, or the packet can have no end.
 #[cold]
-fn gather<B: Buffers>(ring: &MemifRing, ahead: u16, left: u16, parts: &mut Vec<Part>) -> Result<Option<usize>, Breach> {
+fn gather<B: BufferPolicy>(
+    ring: &MemifRing,
+    ahead: u16,
+    left: u16,
+    parts: &mut Vec<Part>,
+) -> Result<Option<usize>, Breach> {
     parts.clear();
     let mut length = 0;
     for number in 0..left.min(MOST_PARTS) {
@@ -259,12 +264,12 @@ fn gather<B: Buffers>(ring: &MemifRing, ahead: u16, left: u16, parts: &mut Vec<P
 /// Packets are copied out of the ring's buffers.
 pub struct Copied;
 
-impl Buffers for Copied {
+impl BufferPolicy for Copied {
     type Lent<'a> = ();
 
     #[inline(always)]
-    fn of(attached: &mut Attached) -> Option<(&mut MemifRing, ())> {
-        Some((attached.current()?, ()))
+    fn of(queue_ring: &mut QueueRing) -> Option<(&mut MemifRing, ())> {
+        Some((queue_ring.current()?, ()))
     }
 
     #[inline(always)]
@@ -276,8 +281,8 @@ impl Buffers for Copied {
         view: View<'_>,
         limits: Limits,
     ) -> Option<Slot> {
-        let (part, mapping) = ring.filled(ahead)?;
-        mapping.prefetch(ring.hint(ahead + SOON));
+        let (part, mapping) = ring.packet_part(ahead)?;
+        mapping.prefetch(ring.hint(ahead + PREFETCH_AHEAD));
         let length = part.len as usize;
         if part.has_more || length.wrapping_sub(SHORTEST) > limits.longest_single - SHORTEST {
             return None;
@@ -289,7 +294,7 @@ impl Buffers for Copied {
     }
 
     fn part(ring: &MemifRing, ahead: u16) -> Result<Part, Breach> {
-        ring.filled(ahead).map(|(part, _)| part).ok_or_else(|| ring.outside(ahead))
+        ring.packet_part(ahead).map(|(part, _)| part).ok_or_else(|| ring.outside(ahead))
     }
 
     fn take_parts(
@@ -299,11 +304,11 @@ impl Buffers for Copied {
         (parts, length): (&[Part], usize),
         batch: &mut Batch,
         (pool, _): (&Arc<Pool>, Placement),
-    ) -> Took {
+    ) -> Received {
         match batch.push_filled(pool, length, None, |at, target| read_parts(ring.regions(), parts, at, target)) {
-            true => Took::Packet,
-            false if batch.can_hold(pool, length) => Took::NoBuffer,
-            false => Took::Dropped,
+            true => Received::Packet,
+            false if batch.can_hold(pool, length) => Received::NoBuffer,
+            false => Received::Dropped,
         }
     }
 
@@ -315,7 +320,7 @@ impl Buffers for Copied {
 /// Copies bytes of a part, starting at byte `at`.
 #[inline(always)]
 fn read(regions: &Regions, part: Part, at: usize, target: &mut [u8]) {
-    if let Some(mapping) = regions.place(part.region, part.offset, part.len) {
+    if let Some(mapping) = regions.mapping_of(part.region, part.offset, part.len) {
         mapping.read(part.offset as usize + at, target);
     }
 }
@@ -336,7 +341,7 @@ fn read_parts(regions: &Regions, parts: &[Part], mut at: usize, mut target: &mut
 
 /// A transmit queue.
 pub struct MemifTx {
-    pub attached: Attached,
+    pub queue_ring: QueueRing,
     pub counters: Arc<QueueCounters>,
     pub longest: usize,
     /// The buffers being filled.
@@ -348,14 +353,14 @@ impl Transmit for MemifTx {
     fn send(&mut self, batch: &mut Batch) -> usize {
         if batch.is_empty() {
             // Releases the memory of a disconnected peer.
-            let _ = self.attached.ring();
+            let _ = self.queue_ring.ring();
             return 0;
         }
         self.finish_and_send(batch)
     }
 
     fn has_peer(&self) -> bool {
-        self.attached.is_running()
+        self.queue_ring.is_running()
     }
 }
 
@@ -365,7 +370,7 @@ enum Sent {
     In(u16),
     TooLong,
     NoRoom,
-    Broken(Breach),
+    Invalid(Breach),
 }
 
 /// A descriptor cannot express checksums and segmentation.
@@ -375,8 +380,8 @@ impl SendFinished for MemifTx {
     }
 
     fn send_finished(&mut self, batch: &mut Batch) -> (usize, bool) {
-        let MemifTx { attached, counters, longest, parts } = self;
-        let Some(ring) = attached.ring() else { return (0, false) };
+        let MemifTx { queue_ring, counters, longest, parts } = self;
+        let Some(ring) = queue_ring.ring() else { return (0, false) };
         let ready = ring.ready();
         let (ready, mut breach) = (ready.unwrap_or(0), ready.err());
         let (mut used, mut bytes) = fill_singles(ring, ready, batch, *longest);
@@ -397,7 +402,7 @@ impl SendFinished for MemifTx {
                 Sent::In(count) => (used, packets, bytes) = (used + count, packets + 1, bytes + length),
                 Sent::TooLong => counters.dropped(),
                 Sent::NoRoom => break,
-                Sent::Broken(found) => {
+                Sent::Invalid(found) => {
                     breach = Some(found);
                     break;
                 }
@@ -409,12 +414,12 @@ impl SendFinished for MemifTx {
             ring.advance(used);
             interrupts = ring.wants_interrupt();
         }
-        let breach = breach.or(ring.regions().is_broken().then_some(Breach::TAKEN_AWAY));
+        let breach = breach.or(ring.regions().is_broken().then_some(Breach::TRUNCATED));
         if interrupts {
-            attached.raise();
+            queue_ring.raise();
         }
         if let Some(breach) = breach {
-            attached.give_up(breach);
+            queue_ring.give_up(breach);
         }
         counters.moved_packets(packets, slots, bytes);
         batch.drop_front(slots);
@@ -435,8 +440,10 @@ fn fill_singles(ring: &MemifRing, ready: u16, batch: &Batch, longest: usize) -> 
         if length > longest {
             break;
         }
-        let Some((part, mapping)) = ring.room(done).filter(|(part, _)| length <= part.len as usize) else { break };
-        mapping.prefetch_write(ring.hint(done + SOON));
+        let Some((part, mapping)) = ring.empty_buffer(done).filter(|(part, _)| length <= part.len as usize) else {
+            break;
+        };
+        mapping.prefetch_write(ring.hint(done + PREFETCH_AHEAD));
         mapping.write(part.offset as usize, view.bytes(slot));
         ring.fill(done, part, length as u32, false);
         (done, bytes) = (done + 1, bytes + length);
@@ -446,7 +453,7 @@ fn fill_singles(ring: &MemifRing, ready: u16, batch: &Batch, longest: usize) -> 
 
 /// Writes a packet to the buffer `ahead` of the next descriptor, or to as many of the `left` buffers as it needs.
 fn fill(ring: &MemifRing, ahead: u16, left: u16, packet: &Packet<'_>, length: usize, parts: &mut Vec<Part>) -> Sent {
-    let Some((part, mapping)) = ring.room(ahead) else { return Sent::Broken(ring.outside(ahead)) };
+    let Some((part, mapping)) = ring.empty_buffer(ahead) else { return Sent::Invalid(ring.outside(ahead)) };
     if length > part.len as usize {
         return fill_several(ring, ahead, left, packet, parts);
     }
@@ -470,7 +477,9 @@ fn fill_several(ring: &MemifRing, ahead: u16, left: u16, packet: &Packet<'_>, pa
             // Even a full ring would be too short.
             return if left == ring.size() { Sent::TooLong } else { Sent::NoRoom };
         }
-        let Some((part, _)) = ring.room(ahead + count) else { return Sent::Broken(ring.outside(ahead + count)) };
+        let Some((part, _)) = ring.empty_buffer(ahead + count) else {
+            return Sent::Invalid(ring.outside(ahead + count));
+        };
         room += part.len as usize;
         parts.push(part);
     }
@@ -478,8 +487,8 @@ fn fill_several(ring: &MemifRing, ahead: u16, left: u16, packet: &Packet<'_>, pa
     let mut segment: &[u8] = &[];
     for (number, part) in parts.iter().enumerate() {
         let len = (part.len as usize).min(length);
-        let place = ring.regions().place(part.region, part.offset, part.len);
-        let Some(mapping) = place else { return Sent::Broken(ring.outside(ahead + number as u16)) };
+        let mapping = ring.regions().mapping_of(part.region, part.offset, part.len);
+        let Some(mapping) = mapping else { return Sent::Invalid(ring.outside(ahead + number as u16)) };
         let (mut at, end) = (part.offset as usize, part.offset as usize + len);
         while at < end {
             if segment.is_empty() {

@@ -59,7 +59,7 @@ impl Regions {
 
     /// Returns the region that has `len` bytes at `offset`; `None` if there is none.
     #[inline(always)]
-    pub fn place(&self, region: u16, offset: u32, len: u32) -> Option<&Arc<Mapping>> {
+    pub fn mapping_of(&self, region: u16, offset: u32, len: u32) -> Option<&Arc<Mapping>> {
         let region = self.0.get(usize::from(region))?;
         (u64::from(offset) + u64::from(len) <= region.len).then_some(&region.mapping)
     }

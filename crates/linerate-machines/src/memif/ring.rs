@@ -58,7 +58,7 @@ pub enum Direction {
 
 /// A ring's location in its connection's memory.
 #[derive(Clone, Copy, Debug)]
-pub struct At {
+pub struct RingLocation {
     pub region: u16,
     pub offset: u32,
     pub log2_size: u8,
@@ -108,10 +108,10 @@ pub struct MemifRing {
 impl MemifRing {
     /// Locates a ring in the connection's memory, at the descriptor where its last user stopped. Returns `None` if it
     /// is not completely inside, or not a ring.
-    pub fn new(regions: &Arc<Regions>, at: At, next: u16) -> Option<MemifRing> {
-        let At { region, offset, log2_size, buffers } = at;
+    pub fn new(regions: &Arc<Regions>, location: RingLocation, next: u16) -> Option<MemifRing> {
+        let RingLocation { region, offset, log2_size, buffers } = location;
         let size = 1usize.checked_shl(log2_size.into()).filter(|_| log2_size <= MOST_LOG2)?;
-        let mapping = regions.place(region, offset, bytes_of(size) as u32)?;
+        let mapping = regions.mapping_of(region, offset, bytes_of(size) as u32)?;
         let start = offset as usize;
         if !start.is_multiple_of(8) || mapping.word(start).load(Relaxed) != COOKIE {
             return None;
@@ -137,11 +137,11 @@ impl MemifRing {
     }
 
     /// Writes the header of a client's ring in zeroed memory; also the descriptors, if the client copies.
-    pub fn create(mapping: &Arc<Mapping>, at: At) {
-        let size = 1 << at.log2_size;
-        let start = at.offset as usize;
+    pub fn create(mapping: &Arc<Mapping>, location: RingLocation) {
+        let size = 1 << location.log2_size;
+        let start = location.offset as usize;
         mapping.word(start).store(COOKIE, Relaxed);
-        let Buffers::Own(buffers) = at.buffers else { return };
+        let Buffers::Own(buffers) = location.buffers else { return };
         // SAFETY: a ring's memory is never lent as a slice.
         let table: Descriptors = unsafe { DmaArray::new(mapping, start + TABLE, size) };
         for (number, [first, second]) in table.iter().enumerate() {
@@ -151,19 +151,19 @@ impl MemifRing {
     }
 
     /// Returns the number of descriptors in a send ring that the peer has not taken; 0 if its index is invalid.
-    pub fn untaken(&self) -> u16 {
+    pub fn pending(&self) -> u16 {
         let [head, tail] = [HEAD, TAIL].map(|word| self.words[word].load(Relaxed));
         let (handed_over, size) = (head.wrapping_sub(tail), self.size());
         // The client hands over packets on its send ring. On the server's, it hands over room, at first not all of it.
-        let untaken = if self.ours == HEAD { handed_over } else { size.wrapping_sub(handed_over).min(tail) };
-        if untaken <= size { untaken } else { 0 }
+        let pending = if self.ours == HEAD { handed_over } else { size.wrapping_sub(handed_over).min(tail) };
+        if pending <= size { pending } else { 0 }
     }
 
     /// Returns the first descriptor of a new ring: a sending client owns all descriptors, a receiving one owns none.
-    pub fn first(at: At, direction: Direction) -> u16 {
-        match (at.buffers, direction) {
+    pub fn first(location: RingLocation, direction: Direction) -> u16 {
+        match (location.buffers, direction) {
             (Buffers::Named, _) | (_, Direction::Receive) => 0,
-            (_, Direction::Send) => 0u16.wrapping_sub(1 << at.log2_size),
+            (_, Direction::Send) => 0u16.wrapping_sub(1 << location.log2_size),
         }
     }
 
@@ -198,7 +198,7 @@ impl MemifRing {
 
     /// Records that the connection has ended. Returns whether packets sent before the end are left; later ones are
     /// ignored.
-    pub fn has_rest(&mut self) -> bool {
+    pub fn has_remaining(&mut self) -> bool {
         let end = match self.end {
             Some(end) => end,
             None => self.ready().unwrap_or(0).wrapping_add(self.next()),
@@ -216,7 +216,7 @@ impl MemifRing {
     /// Returns the packet's part in the descriptor `ahead` of the next one; `None` if it is not in the memory. A client
     /// that copies uses its own buffer offsets, not those in the descriptors.
     #[inline(always)]
-    pub fn filled(&self, ahead: u16) -> Option<(Part, &Mapping)> {
+    pub fn packet_part(&self, ahead: u16) -> Option<(Part, &Mapping)> {
         let (number, [first, second]) = self.descriptor(ahead);
         let first = first.load(Relaxed);
         let (len, has_more) = ((first >> 32) as u32, first as u16 & NEXT != 0);
@@ -227,18 +227,18 @@ impl MemifRing {
             }
             Buffers::Own(_) | Buffers::Lent => return None,
         };
-        self.regions.place(part.region, part.offset, len).map(|mapping| (part, &**mapping))
+        self.regions.mapping_of(part.region, part.offset, len).map(|mapping| (part, &**mapping))
     }
 
     /// Returns the buffer of the descriptor `ahead` of the next one; `None` if it is not in the memory, or empty.
     #[inline(always)]
-    pub fn room(&self, ahead: u16) -> Option<(Part, &Mapping)> {
+    pub fn empty_buffer(&self, ahead: u16) -> Option<(Part, &Mapping)> {
         match self.buffers {
-            Buffers::Named => self.filled(ahead).filter(|(part, _)| part.len > 0),
+            Buffers::Named => self.packet_part(ahead).filter(|(part, _)| part.len > 0),
             Buffers::Own(buffers) => {
                 let offset = buffers + (self.number(ahead) * STRIDE) as u32;
                 let part = Part { region: 0, offset, len: BUFFER as u32, has_more: false };
-                self.regions.place(part.region, offset, part.len).map(|mapping| (part, &**mapping))
+                self.regions.mapping_of(part.region, offset, part.len).map(|mapping| (part, &**mapping))
             }
             Buffers::Lent => None,
         }
@@ -266,7 +266,7 @@ impl MemifRing {
     /// Returns how many bytes the peer claims to have written to the buffer of the descriptor `ahead` of the next one.
     /// Also returns whether the packet continues.
     #[inline(always)]
-    pub fn written(&self, ahead: u16) -> (u32, bool) {
+    pub fn written_len(&self, ahead: u16) -> (u32, bool) {
         let first = self.descriptor(ahead).1[0].load(Relaxed);
         ((first >> 32) as u32, first as u16 & NEXT != 0)
     }

@@ -22,7 +22,7 @@ use rustix::net::{Shutdown, SocketType, shutdown};
 
 use super::message::*;
 use super::regions::Regions;
-use super::ring::{At, BUFFER, Buffers, MemifRing, NEXT, STRIDE};
+use super::ring::{BUFFER, Buffers, MemifRing, NEXT, RingLocation, STRIDE};
 use crate::peer::{socket, until, until_link};
 
 const BUFFERS: usize = 1024;
@@ -362,9 +362,9 @@ impl Peer {
         Peer { connection: Connection::new(socket.unwrap()), file, packets: memory.clone(), memory, events }
     }
 
-    fn at(ring: usize) -> At {
+    fn at(ring: usize) -> RingLocation {
         let buffers = Buffers::Own((ROOMS + ring * usize::from(SIZE) * STRIDE) as u32);
-        At { region: 0, offset: (ring * RING) as u32, log2_size: LOG2, buffers }
+        RingLocation { region: 0, offset: (ring * RING) as u32, log2_size: LOG2, buffers }
     }
 
     fn say(&self, kind: u16, body: &(impl zerocopy::IntoBytes + zerocopy::Immutable), fds: &[BorrowedFd<'_>]) {
@@ -456,8 +456,8 @@ fn hear(connection: &mut Connection) -> Option<(u16, Header, Vec<OwnedFd>)> {
 /// Each violates the protocol: the client is told why, its connection ends, and the next one is served.
 #[test]
 fn a_client_that_breaks_the_protocol_hears_why_and_loses_its_connection_alone() {
-    type Lie = fn(&Peer);
-    let lies: [(&str, Lie); 20] = [
+    type Violation = fn(&Peer);
+    let violations: [(&str, Violation); 20] = [
         ("another version", |peer| peer.say(kind::INIT, &Init { version: 0x300.into(), ..peer.init() }, &[])),
         ("the id is not found", |peer| peer.say(kind::INIT, &Init { id: 1.into(), ..peer.init() }, &[])),
         ("another mode", |peer| peer.say(kind::INIT, &Init { mode: 1, ..peer.init() }, &[])),
@@ -511,9 +511,9 @@ fn a_client_that_breaks_the_protocol_hears_why_and_loses_its_connection_alone() 
     ];
     let (_folder, path) = socket();
     let server = open(&path, "role=server&secret=word");
-    for (n, (why, lie)) in lies.into_iter().enumerate() {
+    for (n, (why, violation)) in violations.into_iter().enumerate() {
         let mut peer = Peer::client(&path);
-        lie(&peer);
+        violation(&peer);
         let (kinds, reason) = peer.end();
         assert_eq!((kinds[0], kinds[kinds.len() - 1]), (kind::HELLO, kind::DISCONNECT), "{n}: {why}");
         assert!(reason.contains(why), "{n}: {reason} is not {why}");
@@ -623,8 +623,8 @@ fn lying_ring(peer: &Peer, ring: AddRing) {
 /// A client writes invalid contents to its rings: the connection ends, the breach is counted, and no buffer is lost.
 #[test]
 fn a_ring_of_a_lying_client_is_given_up() {
-    type Lie = fn(&Peer);
-    let lies: [(&str, Lie); 9] = [
+    type Violation = fn(&Peer);
+    let violations: [(&str, Violation); 9] = [
         ("a head beyond the ring", |peer| peer.set_head(TO_SERVER, SIZE + 2)),
         ("a head that goes back", |peer| peer.set_head(TO_SERVER, 0)),
         ("a region that is not there", |peer| {
@@ -656,7 +656,7 @@ fn a_ring_of_a_lying_client_is_given_up() {
     let (_folder, path) = socket();
     let mut server = open(&path, "role=server&secret=word");
     let (mut rx, mut tx, pool) = (server.rx(0).unwrap(), server.tx(0).unwrap(), server.pool().clone());
-    for (n, (what, lie)) in lies.into_iter().enumerate() {
+    for (n, (what, violation)) in violations.into_iter().enumerate() {
         let mut peer = Peer::client(&path);
         peer.connect();
         until_link(&server, true);
@@ -665,7 +665,7 @@ fn a_ring_of_a_lying_client_is_given_up() {
         peer.set_head(TO_SERVER, 1);
         until(|| rx.recv(&mut batch) == 1);
         batch.clear();
-        lie(&peer);
+        violation(&peer);
         rx.recv(&mut batch);
         assert!(batch.is_empty(), "{what}");
         batch.push(&pool, &[1; 60]);
@@ -722,14 +722,14 @@ fn what_a_client_has_not_taken_is_known() {
     let peer = Peer::client(&path);
     let mut regions = Regions::default();
     regions.add(0, LEN as u64, peer.file.try_clone().unwrap()).unwrap();
-    let at = At { buffers: Buffers::Named, ..Peer::at(TO_CLIENT) };
-    let ring = MemifRing::new(&Arc::new(regions), at, 0).unwrap();
-    for (head, tail, untaken) in
+    let location = RingLocation { buffers: Buffers::Named, ..Peer::at(TO_CLIENT) };
+    let ring = MemifRing::new(&Arc::new(regions), location, 0).unwrap();
+    for (head, tail, pending) in
         [(0, 0, 0), (SIZE, 0, 0), (SIZE, 5, 5), (SIZE + 3, 5, 2), (SIZE + 5, 5, 0), (SIZE, SIZE, SIZE)]
     {
         peer.set_head(TO_CLIENT, head);
         peer.words(TO_CLIENT)[32].store(tail, Release);
-        assert_eq!(ring.untaken(), untaken, "{head} {tail}");
+        assert_eq!(ring.pending(), pending, "{head} {tail}");
     }
 }
 
@@ -867,8 +867,8 @@ fn a_lying_server_ends_its_connection_alone() {
 }
 
 fn a_lying_server_ends_its_connection(copies: &str) {
-    type Lie = fn(&Peer);
-    let lies: [(&str, Lie); 5] = [
+    type Violation = fn(&Peer);
+    let violations: [(&str, Violation); 5] = [
         ("a tail beyond the head, to receive", |peer| peer.client_words(1)[32].store(66, Release)),
         ("a tail that goes back, to receive", |peer| peer.client_words(1)[32].store(0, Release)),
         ("a tail beyond the head, to send", |peer| peer.client_words(0)[32].store(2, Release)),
@@ -885,7 +885,7 @@ fn a_lying_server_ends_its_connection(copies: &str) {
     let listener = listen_as(SocketType::SEQPACKET, &path).unwrap();
     let mut client = open(&path, &format!("ring=64&id=3&{copies}"));
     let (mut rx, mut tx, pool) = (client.rx(0).unwrap(), client.tx(0).unwrap(), client.pool().clone());
-    for (n, (what, lie)) in lies.into_iter().enumerate() {
+    for (n, (what, violation)) in violations.into_iter().enumerate() {
         let mut peer = lying_server(&listener, hello());
         until_link(&client, true);
         let mut batch = Batch::new();
@@ -904,7 +904,7 @@ fn a_lying_server_ends_its_connection(copies: &str) {
         batch.clear();
         batch.push(&pool, &[9; 60]);
         assert_eq!(tx.send(&mut batch), 1);
-        lie(&peer);
+        violation(&peer);
         rx.recv(&mut batch);
         assert!(batch.is_empty(), "{what}");
         batch.push(&pool, &[9; 60]);

@@ -14,20 +14,20 @@ use linerate_core::port::{QueueCounters, RegionTx};
 use linerate_core::ring::Breach;
 use linerate_core::slot::Slot;
 
-use super::connected::Attached;
+use super::connected::QueueRing;
 use super::lent::Lent;
-use super::queue::{Buffers, Limits, SHORTEST, Took};
+use super::queue::{BufferPolicy, Limits, Received, SHORTEST};
 use super::ring::{BUFFER, LENT, MemifRing, Part};
 
 /// Receives packets in the ring's buffers, and lends empty ones in exchange.
 pub struct Lends;
 
-impl Buffers for Lends {
+impl BufferPolicy for Lends {
     type Lent<'a> = &'a mut Lent;
 
     #[inline(always)]
-    fn of(attached: &mut Attached) -> Option<(&mut MemifRing, &mut Lent)> {
-        attached.lending()
+    fn of(queue_ring: &mut QueueRing) -> Option<(&mut MemifRing, &mut Lent)> {
+        queue_ring.lending()
     }
 
     #[inline(always)]
@@ -39,7 +39,7 @@ impl Buffers for Lends {
         _: View<'_>,
         Limits { longest_single: longest, placement, .. }: Limits,
     ) -> Option<Slot> {
-        let (len, has_more) = ring.written(ahead);
+        let (len, has_more) = ring.written_len(ahead);
         let length = len as usize;
         if has_more || length.wrapping_sub(SHORTEST) > longest - SHORTEST {
             return None;
@@ -51,7 +51,7 @@ impl Buffers for Lends {
     }
 
     fn part(ring: &MemifRing, ahead: u16) -> Result<Part, Breach> {
-        let (len, has_more) = ring.written(ahead);
+        let (len, has_more) = ring.written_len(ahead);
         if len as usize > BUFFER {
             return Err(Breach::Beyond { what: "the length of a buffer", is: len.into(), most: BUFFER as u64 });
         }
@@ -66,11 +66,11 @@ impl Buffers for Lends {
         (parts, _): (&[Part], usize),
         batch: &mut Batch,
         (pool, placement): (&Arc<Pool>, Placement),
-    ) -> Took {
+    ) -> Received {
         // Empty buffers remain lent.
         let parts: Vec<_> = (ahead..).zip(parts).filter(|(_, part)| part.len > 0).collect();
         if parts.len() > MAX_CHAIN {
-            return Took::Dropped;
+            return Received::Dropped;
         }
         let mut fresh = Vec::with_capacity(parts.len());
         while fresh.len() < parts.len()
@@ -81,7 +81,7 @@ impl Buffers for Lends {
         if fresh.len() < parts.len() {
             // SAFETY: they were just taken.
             unsafe { batch.put(&fresh) };
-            return Took::NoBuffer;
+            return Received::NoBuffer;
         }
         for (place, (&(ahead, part), new)) in parts.iter().zip(fresh).enumerate() {
             let buf = std::mem::replace(lent.at(ring.number(ahead)), new);
@@ -94,7 +94,7 @@ impl Buffers for Lends {
                 }
             }
         }
-        Took::Packet
+        Received::Packet
     }
 
     /// Lends the new buffers, or again those of a dropped packet.
@@ -108,7 +108,7 @@ impl Buffers for Lends {
 
 /// A transmit queue.
 pub struct LendingTx {
-    pub attached: Attached,
+    pub queue_ring: QueueRing,
     pub pool: Arc<Pool>,
     pub counters: Arc<QueueCounters>,
     pub longest: usize,
@@ -129,40 +129,41 @@ impl RegionTx for LendingTx {
     }
 
     fn buffers(&self) -> usize {
-        self.attached.lent()
+        self.queue_ring.lent()
     }
 
     fn has_peer(&self) -> bool {
-        self.attached.is_running()
+        self.queue_ring.is_running()
     }
 
     fn send(&mut self, batch: &mut Batch) -> usize {
-        let LendingTx { attached, pool, counters, longest } = self;
-        if attached.ring().is_none() {
+        let LendingTx { queue_ring, pool, counters, longest } = self;
+        if queue_ring.ring().is_none() {
             return 0;
         }
-        let Some((ring, lent)) = attached.lending() else { return 0 };
+        let Some((ring, lent)) = queue_ring.lending() else { return 0 };
         let size = ring.size();
         let left = match ring.ready().and_then(|ready| lent.reclaim(size - ready, batch).map(|()| ready)) {
             Ok(left) => left,
             Err(breach) => {
-                attached.give_up(breach);
+                queue_ring.give_up(breach);
                 return 0;
             }
         };
         let (mut used, mut taken, mut packets, mut bytes) = (0, 0, 0, 0);
         while left > used {
-            let put = put(ring, lent, used, left - used, pool, batch, *longest);
-            (used, packets, bytes) = (used + put.slots as u16, packets + put.packets, bytes + put.bytes);
-            batch.sent(put.slots);
-            taken += put.slots;
-            let dropped = match put.next {
-                Next::Waits => break,
-                Next::TooLong(slots) => {
+            let handed_over = hand_over(ring, lent, used, left - used, pool, batch, *longest);
+            (used, packets, bytes) =
+                (used + handed_over.slots as u16, packets + handed_over.packets, bytes + handed_over.bytes);
+            batch.sent(handed_over.slots);
+            taken += handed_over.slots;
+            let dropped = match handed_over.next {
+                NextPacket::Waits => break,
+                NextPacket::TooLong(slots) => {
                     batch.drop_front(slots);
                     slots
                 }
-                Next::Unfinished => batch.finish_first(),
+                NextPacket::Unfinished => batch.finish_first(),
             };
             if dropped > 0 {
                 counters.dropped();
@@ -172,7 +173,7 @@ impl RegionTx for LendingTx {
         if used > 0 {
             ring.advance(used);
             if ring.wants_interrupt() {
-                attached.raise();
+                queue_ring.raise();
             }
             counters.moved_packets(packets, usize::from(used), bytes);
         }
@@ -182,16 +183,16 @@ impl RegionTx for LendingTx {
 
 /// The outcome of handing over packets.
 #[derive(Default)]
-struct Put {
+struct HandedOver {
     packets: usize,
     slots: usize,
     bytes: usize,
-    next: Next,
+    next: NextPacket,
 }
 
 /// The packet after those handed over.
 #[derive(Default)]
-enum Next {
+enum NextPacket {
     /// There is none, or no room.
     #[default]
     Waits,
@@ -203,7 +204,7 @@ enum Next {
 
 /// Puts packets from the front of the batch into up to `left` descriptors, the first one `ahead` of the next.
 #[inline(always)]
-fn put(
+fn hand_over(
     ring: &MemifRing,
     lent: &mut Lent,
     ahead: u16,
@@ -211,9 +212,9 @@ fn put(
     pool: &Pool,
     batch: &mut Batch,
     longest: usize,
-) -> Put {
+) -> HandedOver {
     let shift = pool.region().shift();
-    let mut put = Put::default();
+    let mut handed_over = HandedOver::default();
     let slots = batch.slots();
     let most = slots.len().min(left.into());
     let lend = |lent: &mut Lent, at: usize, slot: &Slot| {
@@ -221,30 +222,32 @@ fn put(
         ring.lend(ahead + at as u16, offset, slot.len(), slot.has_more());
         lent.add(slot.buf());
     };
-    while put.slots < most {
-        let slot = &slots[put.slots];
+    while handed_over.slots < most {
+        let slot = &slots[handed_over.slots];
         let length = slot.whole_len();
         if length <= longest {
-            lend(lent, put.slots, slot);
-            (put.packets, put.slots, put.bytes) = (put.packets + 1, put.slots + 1, put.bytes + length);
+            lend(lent, handed_over.slots, slot);
+            (handed_over.packets, handed_over.slots, handed_over.bytes) =
+                (handed_over.packets + 1, handed_over.slots + 1, handed_over.bytes + length);
             continue;
         }
         if slot.is_unfinished() {
-            put.next = Next::Unfinished;
+            handed_over.next = NextPacket::Unfinished;
             break;
         }
-        let count = Slot::first_packet(&slots[put.slots..]);
-        let packet = &slots[put.slots..][..count];
+        let count = Slot::first_packet(&slots[handed_over.slots..]);
+        let packet = &slots[handed_over.slots..][..count];
         let length: usize = packet.iter().map(Slot::len).sum();
         if length > longest || count > usize::from(ring.size()) {
-            put.next = Next::TooLong(count);
+            handed_over.next = NextPacket::TooLong(count);
             break;
         }
-        if count > most - put.slots {
+        if count > most - handed_over.slots {
             break;
         }
-        packet.iter().enumerate().for_each(|(at, slot)| lend(lent, put.slots + at, slot));
-        (put.packets, put.slots, put.bytes) = (put.packets + 1, put.slots + count, put.bytes + length);
+        packet.iter().enumerate().for_each(|(at, slot)| lend(lent, handed_over.slots + at, slot));
+        (handed_over.packets, handed_over.slots, handed_over.bytes) =
+            (handed_over.packets + 1, handed_over.slots + count, handed_over.bytes + length);
     }
-    put
+    handed_over
 }

@@ -37,7 +37,7 @@ struct Region {
 
 /// A mapped address.
 #[derive(Clone, Copy)]
-pub struct Place<'a> {
+pub struct Mapped<'a> {
     pub mapping: &'a Arc<Mapping>,
     /// The offset in the mapping.
     pub at: usize,
@@ -47,7 +47,7 @@ pub struct Place<'a> {
 
 /// A region as described by the front end: addresses, length, and offset in its file.
 #[derive(Clone, Copy, Debug)]
-pub struct Described {
+pub struct RegionDescription {
     pub guest: u64,
     pub len: u64,
     pub user: u64,
@@ -57,10 +57,10 @@ pub struct Described {
 impl GuestMemory {
     /// Adds a region, again if it exists; `None` if it is not inside its file, wraps around, overlaps another or is too
     /// large.
-    pub fn add(&mut self, described: Described, file: OwnedFd) -> Option<()> {
-        let Described { guest, len, user, offset } = described;
+    pub fn add(&mut self, description: RegionDescription, file: OwnedFd) -> Option<()> {
+        let RegionDescription { guest, len, user, offset } = description;
         let identity = fstat(&file).ok().map(|stat| (stat.st_dev, stat.st_ino))?;
-        let is_it = |there: &&mut Region| there.is(described) && (there.offset, there.file) == (offset, identity);
+        let is_it = |there: &&mut Region| there.is(description) && (there.offset, there.file) == (offset, identity);
         if let Some(there) = self.regions.iter_mut().find(is_it) {
             there.times = there.times.checked_add(1)?;
             return Some(());
@@ -85,8 +85,8 @@ impl GuestMemory {
     }
 
     /// Removes a region as often as it was added; `None` if there is none with these addresses.
-    pub fn remove(&mut self, described: Described) -> Option<()> {
-        let at = self.regions.iter().position(|region| region.is(described))?;
+    pub fn remove(&mut self, description: RegionDescription) -> Option<()> {
+        let at = self.regions.iter().position(|region| region.is(description))?;
         self.regions[at].times -= 1;
         if self.regions[at].times == 0 {
             self.regions.remove(at);
@@ -101,13 +101,13 @@ impl GuestMemory {
 
     /// Translates a guest address.
     #[inline(always)]
-    pub fn guest(&self, address: u64) -> Option<Place<'_>> {
-        self.regions.iter().find_map(|region| region.place(address.wrapping_sub(region.guest)))
+    pub fn translate_guest(&self, address: u64) -> Option<Mapped<'_>> {
+        self.regions.iter().find_map(|region| region.mapped(address.wrapping_sub(region.guest)))
     }
 
     /// Translates a front end's address.
-    fn user(&self, address: u64) -> Option<Place<'_>> {
-        self.regions.iter().find_map(|region| region.place(address.wrapping_sub(region.user)))
+    fn translate_user(&self, address: u64) -> Option<Mapped<'_>> {
+        self.regions.iter().find_map(|region| region.mapped(address.wrapping_sub(region.user)))
     }
 
     /// Converts a front end's address to a guest address.
@@ -117,8 +117,8 @@ impl GuestMemory {
     }
 
     /// Translates the front end's address of `len` bytes, if they are contiguous and aligned.
-    pub fn array(&self, address: u64, len: usize, align: usize) -> Option<Place<'_>> {
-        self.user(address).filter(|there| there.len >= len && there.at.is_multiple_of(align))
+    pub fn translate_array(&self, address: u64, len: usize, align: usize) -> Option<Mapped<'_>> {
+        self.translate_user(address).filter(|there| there.len >= len && there.at.is_multiple_of(align))
     }
 
     /// Returns whether the front end has truncated some of its memory.
@@ -130,13 +130,13 @@ impl GuestMemory {
 
 impl Region {
     /// Returns whether the region has these addresses.
-    fn is(&self, described: Described) -> bool {
-        (self.guest, self.user, self.len) == (described.guest, described.user, described.len)
+    fn is(&self, description: RegionDescription) -> bool {
+        (self.guest, self.user, self.len) == (description.guest, description.user, description.len)
     }
 
     #[inline(always)]
-    fn place(&self, within: u64) -> Option<Place<'_>> {
-        (within < self.len).then(|| Place {
+    fn mapped(&self, within: u64) -> Option<Mapped<'_>> {
+        (within < self.len).then(|| Mapped {
             mapping: &self.mapping,
             at: self.at + within as usize,
             len: (self.len - within) as usize,
@@ -160,8 +160,8 @@ mod tests {
     }
 
     /// Describes a region at the same address in the guest and in the front end.
-    fn region(at: u64, len: u64, offset: u64) -> Described {
-        Described { guest: at, len, user: at, offset }
+    fn region(at: u64, len: u64, offset: u64) -> RegionDescription {
+        RegionDescription { guest: at, len, user: at, offset }
     }
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
             assert!(memory.add(region(n * 8192, 4096, n * TIB / 16 + 4096), sparse.try_clone().unwrap()).is_some());
         }
         assert!(memory.regions.iter().all(|region| region.mapping.len() == 4096));
-        memory.guest(8192).unwrap().mapping.write(0, &[7; 8]);
+        memory.translate_guest(8192).unwrap().mapping.write(0, &[7; 8]);
         let mut bytes = [0; 8];
         rustix::io::pread(&sparse, &mut bytes[..], TIB / 16 + 4096).unwrap();
         assert_eq!(bytes, [7; 8]);
@@ -210,12 +210,12 @@ mod tests {
         let file = file(2 * HUGE, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB);
         let mut memory = GuestMemory::default();
         memory.add(region(0, HUGE + 4096, 8192), file.try_clone().unwrap()).unwrap();
-        let place = memory.guest(HUGE).unwrap();
-        place.mapping.write(place.at, &[7; 8]);
-        assert_eq!((place.mapping.len() as u64, place.at as u64, place.len), (2 * HUGE, HUGE + 8192, 4096));
+        let mapped = memory.translate_guest(HUGE).unwrap();
+        mapped.mapping.write(mapped.at, &[7; 8]);
+        assert_eq!((mapped.mapping.len() as u64, mapped.at as u64, mapped.len), (2 * HUGE, HUGE + 8192, 4096));
         ftruncate(&file, 0).unwrap();
         let mut bytes = [1; 8];
-        place.mapping.read(place.at, &mut bytes);
+        mapped.mapping.read(mapped.at, &mut bytes);
         assert!(bytes == [0; 8] && memory.is_broken());
     }
 }

@@ -9,14 +9,14 @@
 //! - `vring`: a virtqueue, shared without a lock by the control thread and the queue
 //! - `session`: the control thread; `message`: the protocol
 //! - `memory`: the front end's memory, which may go away at any time; `log`: its pages written during a migration
-//! - `places`: the positions of packed virtqueues, for the next process
+//! - `positions`: the positions of packed virtqueues, for the next process
 //! - here: the port, [`Vhost`]
 
 mod log;
 mod memory;
 pub(crate) mod message;
 mod packed;
-mod places;
+mod positions;
 mod queue;
 mod ring;
 mod session;
@@ -38,10 +38,10 @@ use linerate_core::port::{
 };
 use linerate_core::unix_socket::ControlThread;
 use linerate_spec::virtio::feature;
-use places::{Places, Record};
+use positions::{PositionFile, Record};
 use queue::{Chain, Sleep, VhostRx, VhostTx};
 use session::{Shared, offered};
-use vring::{Attached, Vring};
+use vring::{QueueRing, Vring};
 
 /// The maximum number of queue pairs of a port.
 pub const MAX_QUEUES: u16 = 64;
@@ -67,9 +67,9 @@ impl Vhost {
         if queues > MAX_QUEUES {
             return Err(Error::too_many_queues(config.name, "pairs of", queues, MAX_QUEUES));
         }
-        let places = has_packed.then(|| Places::open(Path::new(path)).map(Arc::new)).transpose()?;
+        let file = has_packed.then(|| PositionFile::open(Path::new(path)).map(Arc::new)).transpose()?;
         let vring = |number| {
-            let record = places.clone().map(|places| Record::new(places, number));
+            let record = file.clone().map(|file| Record::new(file, number));
             Vring::new(&config.name, record).map(Arc::new)
         };
         let vrings = (0..2 * usize::from(queues)).map(vring).collect::<Result<Vec<_>>>()?;
@@ -140,7 +140,7 @@ impl SoftwareDevice for Vhost {
         let vring = self.shared.receives(queue);
         let longest = if config.options.offloads { LONGEST } else { config.options.max_frame };
         Ok(Box::new(Rx::new(VhostRx {
-            attached: Attached::new(vring.clone()),
+            queue_ring: QueueRing::new(vring.clone()),
             longest,
             longest_single: longest.min(config.pool.region().room()),
             pool: config.pool.clone(),
@@ -152,7 +152,7 @@ impl SoftwareDevice for Vhost {
 
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
         Ok(Box::new(VhostTx {
-            attached: Attached::new(self.shared.transmits(queue).clone()),
+            queue_ring: QueueRing::new(self.shared.transmits(queue).clone()),
             counters,
             longest: if config.options.offloads { LONGEST } else { config.options.max_frame },
             parts: Chain::default(),

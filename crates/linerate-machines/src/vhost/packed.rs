@@ -12,8 +12,8 @@
 //! Chains are used in order, at the position of their first descriptor. Used descriptors are held back, then exposed
 //! from the last to the first. The driver waits for the first, so it sees all or none.
 //!
-//! The front end's memory does not contain the position, so it is [recorded](super::places) before each exposure. The
-//! process after a killed one reads it there, and completes an interrupted exposure.
+//! The front end's memory does not contain the position, so it is [recorded](super::positions) before each exposure.
+//! The process after a killed one reads it there, and completes an interrupted exposure.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -25,7 +25,7 @@ use linerate_spec::virtio::packed::{AVAILABLE, DESC, DISABLE, ENABLE, MODE, USED
 use linerate_spec::virtio::ring::{INDIRECT, NEXT, WRITE};
 
 use super::memory::GuestMemory;
-use super::places::{Kept, Record};
+use super::positions::{Record, RecordedPosition};
 use super::ring::{Addresses, Descriptor, DeviceRing, Found, Head};
 
 /// The wrap counter in a position.
@@ -57,20 +57,20 @@ pub struct Packed {
 
 /// Returns the index in the ring of a position.
 #[inline(always)]
-fn index(place: u16) -> usize {
-    usize::from(place & !WRAP)
+fn index(position: u16) -> usize {
+    usize::from(position & !WRAP)
 }
 
 /// Returns the flags of an available descriptor at a position.
 #[inline(always)]
-fn available(place: u16) -> u16 {
-    if place & WRAP != 0 { AVAILABLE } else { USED }
+fn available(position: u16) -> u16 {
+    if position & WRAP != 0 { AVAILABLE } else { USED }
 }
 
 /// Returns the flags of a used descriptor at a position.
 #[inline(always)]
-fn used(place: u16) -> u16 {
-    if place & WRAP != 0 { AVAILABLE | USED } else { 0 }
+fn used(position: u16) -> u16 {
+    if position & WRAP != 0 { AVAILABLE | USED } else { 0 }
 }
 
 impl Packed {
@@ -86,8 +86,8 @@ impl Packed {
         record: Record,
     ) -> Option<Packed> {
         let count = usize::from(size);
-        let ring = memory.array(at.descriptors, 16 * count, 16)?;
-        let [driver, device] = [memory.array(at.available, 4, 4)?, memory.array(at.used, 4, 4)?];
+        let ring = memory.translate_array(at.descriptors, 16 * count, 16)?;
+        let [driver, device] = [memory.translate_array(at.available, 4, 4)?, memory.translate_array(at.used, 4, 4)?];
         let last = size.checked_sub(1).filter(|&last| last < WRAP)?;
         // SAFETY: the front end's memory is never lent as a slice.
         let mut packed = unsafe {
@@ -108,20 +108,20 @@ impl Packed {
         if packed.next & !WRAP > last {
             return None;
         }
-        packed.keep(packed.next, packed.next);
+        packed.record_exposure(packed.next, packed.next);
         Some(packed)
     }
 
     /// Returns the position after a descriptor.
     #[inline(always)]
-    fn after(&self, place: u16) -> u16 {
-        if place & !WRAP == self.last { !place & WRAP } else { place + 1 }
+    fn after(&self, position: u16) -> u16 {
+        if position & !WRAP == self.last { !position & WRAP } else { position + 1 }
     }
 
     /// Returns a position's number, counted over two rounds.
-    fn number(&self, place: u16) -> u32 {
-        let second = if place & WRAP == 0 { u32::from(self.last) + 1 } else { 0 };
-        u32::from(place & !WRAP) + second
+    fn number(&self, position: u16) -> u32 {
+        let second = if position & WRAP == 0 { u32::from(self.last) + 1 } else { 0 };
+        u32::from(position & !WRAP) + second
     }
 
     /// Returns the number of descriptors from one position to another.
@@ -132,12 +132,12 @@ impl Packed {
 
     /// Reads the descriptor at a position, and its id; `None` if the driver has not made it available.
     #[inline(always)]
-    fn descriptor(&self, place: u16) -> Option<(Descriptor, u16)> {
-        let [address, second] = &self.ring[index(place)];
+    fn descriptor(&self, position: u16) -> Option<(Descriptor, u16)> {
+        let [address, second] = &self.ring[index(position)];
         // Acquire: the address and the packet are read after the flags.
         let word = second.load(Acquire);
         let flags = (word >> FLAGS) as u16;
-        if flags & OWNER != available(place) {
+        if flags & OWNER != available(position) {
             return None;
         }
         let flags = flags & (NEXT | WRITE | INDIRECT);
@@ -149,20 +149,20 @@ impl Packed {
     #[inline(always)]
     fn word(chain: Head, len: u32) -> u64 {
         let written = if len > 0 { WRITE } else { 0 };
-        u64::from(len) | u64::from(chain.id) << ID | u64::from(used(chain.place) | written) << FLAGS
+        u64::from(len) | u64::from(chain.id) << ID | u64::from(used(chain.position) | written) << FLAGS
     }
 
     /// Exposes one used chain.
     #[inline(always)]
-    fn expose(&self, place: u16, word: u64) {
+    fn expose(&self, position: u16, word: u64) {
         // Release: after the packet, the record, and the later chains.
-        self.ring[index(place)][1].store(word, Release);
+        self.ring[index(position)][1].store(word, Release);
     }
 
     /// Records that the chains between two positions are about to be exposed.
     #[inline(always)]
-    fn keep(&self, from: u16, to: u16) {
-        self.record.keep(Kept { base: self.base, last: self.last, from, to });
+    fn record_exposure(&self, from: u16, to: u16) {
+        self.record.store(RecordedPosition { base: self.base, last: self.last, from, to });
     }
 
     /// Returns the position at which a ring at this address starts.
@@ -170,14 +170,14 @@ impl Packed {
     /// After a kill, the front end sends the same base again; then the record is right. But if the driver has reset the
     /// ring meanwhile, the base may still be the same, although the ring is new.
     fn resume(&self, address: u64) -> u16 {
-        let is_inside = |place: u16| place & !WRAP <= self.last;
-        let is_it = |&Kept { base, last, from, to }: &Kept| {
+        let is_inside = |position: u16| position & !WRAP <= self.last;
+        let is_it = |&RecordedPosition { base, last, from, to }: &RecordedPosition| {
             last == self.last && [base, from, to, self.base].into_iter().all(is_inside)
         };
-        match self.record.kept_of(address).filter(is_it) {
-            Some(Kept { base, from, to, .. }) if !self.is_new() => {
+        match self.record.load_for(address).filter(is_it) {
+            Some(RecordedPosition { base, from, to, .. }) if !self.is_new() => {
                 self.complete(from, to);
-                self.pass_dropped(base, to)
+                self.resume_after_qemu_drops(base, to)
             }
             _ => self.base,
         }
@@ -199,8 +199,8 @@ impl Packed {
         let (mut at, mut chains) = (from, Vec::new());
         while at != to && chains.len() < self.size() {
             let Some((first, id)) = self.descriptor(at) else { break };
-            let chain = Head { first, place: at, end: self.after(at), id };
-            let whole = self.whole(chain).ok();
+            let chain = Head { first, position: at, end: self.after(at), id };
+            let whole = self.follow_to_end(chain).ok();
             chains.push(whole.unwrap_or(chain));
             match whole {
                 Some(chain) => at = chain.end,
@@ -221,27 +221,27 @@ impl Packed {
             }
             at = self.after(at);
         }
-        chains.iter().rev().for_each(|&chain| self.expose(chain.place, Packed::word(chain, 0)));
+        chains.iter().rev().for_each(|&chain| self.expose(chain.position, Packed::word(chain, 0)));
     }
 
-    /// Returns the position at which a ring at `place` resumes, if the front end's base was `before`.
+    /// Returns the position at which a ring at `position` resumes, if the front end's base was `before`.
     ///
     /// While its back end is gone, QEMU empties a transmit queue. It knows the position of a packed ring only from the
-    /// base, and returns the chains it finds there as used. If `before` is ahead of `place`, they are out of order: the
-    /// driver waits for the chains in between, which are returned empty, too. Otherwise, no chain waits for them.
-    fn pass_dropped(&self, before: u16, place: u16) -> u16 {
+    /// base, and returns the chains it finds there as used. If `before` is ahead of `position`, they are out of order:
+    /// the driver waits for the chains in between, which are returned empty, too. Otherwise, no chain waits for them.
+    fn resume_after_qemu_drops(&self, before: u16, position: u16) -> u16 {
         if self.base == before {
-            return place;
+            return position;
         }
-        let mut at = place;
+        let mut at = position;
         while at != before {
             if self.descriptor(at).is_none() {
-                return place;
+                return position;
             }
             at = self.after(at);
         }
-        self.keep(place, self.base);
-        self.complete(place, self.base);
+        self.record_exposure(position, self.base);
+        self.complete(position, self.base);
         self.base
     }
 }
@@ -264,24 +264,24 @@ impl DeviceRing for Packed {
     }
 
     #[inline(always)]
-    fn look(&mut self) -> Result<(), Breach> {
+    fn poll_available(&mut self) -> Result<(), Breach> {
         Ok(())
     }
 
     #[inline(always)]
-    fn most(&self, _: u16) -> usize {
+    fn available_at_most(&self, _: u16) -> usize {
         self.size() - self.count
     }
 
     #[inline(always)]
-    fn head(&self, place: u16) -> Found {
+    fn read_chain(&self, position: u16) -> Found {
         // More chains than the ring's size, which the driver adds while this side reads it, must wait.
         if self.count == self.size() {
-            return Found::Nothing;
+            return Found::Unavailable;
         }
-        match self.descriptor(place) {
-            Some((first, id)) => Found::Chain(Head { first, place, end: self.after(place), id }),
-            None => Found::Nothing,
+        match self.descriptor(position) {
+            Some((first, id)) => Found::Chain(Head { first, position, end: self.after(position), id }),
+            None => Found::Unavailable,
         }
     }
 
@@ -301,7 +301,7 @@ impl DeviceRing for Packed {
         Descriptor { address, len: rest as u32, flags, next: (number + 1) as u16 }
     }
 
-    fn is_whole(&self, from: u16, to: u16) -> bool {
+    fn fills_ring(&self, from: u16, to: u16) -> bool {
         to == from ^ WRAP
     }
 
@@ -309,15 +309,15 @@ impl DeviceRing for Packed {
     fn put_used(&mut self, chain: Head, len: u32) {
         // There can be more chains than the ring has only if the driver revokes some.
         if let Some(used) = self.used.get_mut(self.count) {
-            *used = (chain.place, Packed::word(chain, len));
+            *used = (chain.position, Packed::word(chain, len));
             self.count += 1;
         }
     }
 
     #[inline(always)]
     fn publish(&mut self, to: u16) -> bool {
-        self.keep(self.next, to);
-        self.used[..self.count].iter().rev().for_each(|&(place, word)| self.expose(place, word));
+        self.record_exposure(self.next, to);
+        self.used[..self.count].iter().rev().for_each(|&(position, word)| self.expose(position, word));
         self.count = 0;
         // The driver may have enabled interrupts just now (2.8.21.3.1).
         full_fence();
@@ -348,8 +348,8 @@ mod tests {
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     use super::*;
-    use crate::vhost::memory::Described;
-    use crate::vhost::places::Places;
+    use crate::vhost::memory::RegionDescription;
+    use crate::vhost::positions::PositionFile;
 
     /// Chains that the driver adds beyond the ring's size, while this side reads it, wait until the used ones are
     /// exposed.
@@ -357,29 +357,29 @@ mod tests {
     fn no_more_chains_are_taken_than_the_ring_has() {
         const SIZE: u16 = 4;
         let folder = tempfile::tempdir().unwrap();
-        let places = Arc::new(Places::open(&folder.path().join("socket")).unwrap());
+        let positions = Arc::new(PositionFile::open(&folder.path().join("socket")).unwrap());
         let file = memfd_create("front end", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, 3 * 4096).unwrap();
         let mut memory = GuestMemory::default();
-        memory.add(Described { guest: 0, len: 3 * 4096, user: 0, offset: 0 }, file).unwrap();
+        memory.add(RegionDescription { guest: 0, len: 3 * 4096, user: 0, offset: 0 }, file).unwrap();
         let at = Addresses { descriptors: 0, available: 4096, used: 8192 };
         let begins = (Some(WRAP), WRAP);
-        let mut ring = Packed::new(&memory, at, SIZE, false, begins, Record::new(places, 0)).unwrap();
-        let make_available = |ring: &Packed, place: u16| {
-            ring.ring[index(place)][1].store(u64::from(available(place)) << FLAGS | 60, Release);
+        let mut ring = Packed::new(&memory, at, SIZE, false, begins, Record::new(positions, 0)).unwrap();
+        let make_available = |ring: &Packed, position: u16| {
+            ring.ring[index(position)][1].store(u64::from(available(position)) << FLAGS | 60, Release);
         };
-        let mut place = WRAP;
+        let mut position = WRAP;
         for _ in 0..SIZE {
-            make_available(&ring, place);
-            let Found::Chain(head) = ring.head(place) else { panic!("it is available") };
+            make_available(&ring, position);
+            let Found::Chain(head) = ring.read_chain(position) else { panic!("it is available") };
             ring.put_used(head, 0);
-            place = head.end;
+            position = head.end;
         }
-        make_available(&ring, place);
-        assert!(matches!(ring.head(place), Found::Nothing));
-        ring.publish(place);
-        assert!(matches!(ring.head(place), Found::Nothing), "its place has a used chain");
-        make_available(&ring, place);
-        assert!(matches!(ring.head(place), Found::Chain(_)));
+        make_available(&ring, position);
+        assert!(matches!(ring.read_chain(position), Found::Unavailable));
+        ring.publish(position);
+        assert!(matches!(ring.read_chain(position), Found::Unavailable), "its position has a used chain");
+        make_available(&ring, position);
+        assert!(matches!(ring.read_chain(position), Found::Chain(_)));
     }
 }

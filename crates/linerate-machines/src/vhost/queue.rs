@@ -25,21 +25,21 @@ use linerate_spec::virtio::{feature, header};
 use rustix::event::epoll;
 
 use super::log::Log;
-use super::memory::{GuestMemory, Place};
+use super::memory::{GuestMemory, Mapped};
 use super::ring::{Descriptor, DeviceRing, Found, Head, MOST_PARTS};
-use super::vring::{AnyRing, Attached, Running, Setup, Vring};
+use super::vring::{AnyRing, QueueRing, Running, Setup, Vring};
 
 /// The shortest frame: an Ethernet header.
 const SHORTEST: usize = 14;
 /// Packets written per batch; limited by how many cache-line fills can be outstanding.
 const GROUP: usize = 16;
 /// With fewer packets than this, each is written individually.
-const FEW: usize = 4;
+const MIN_BATCH: usize = 4;
 /// The maximum number of chains dropped per poll, so that a front end that sends only bad ones cannot block the thread.
 const MOST_DROPPED: usize = 256;
 
 /// The features with which a driver accepts unfinished packets.
-const BY_DRIVER: Taken = Taken {
+const DRIVER_OFFLOADS: Taken = Taken {
     checksum: feature::GUEST_CSUM,
     tcp_ipv4: feature::GUEST_TSO4,
     tcp_ipv6: feature::GUEST_TSO6,
@@ -57,7 +57,7 @@ fn header_len(features: u64) -> usize {
 
 /// A receive queue: the front end's transmit queue.
 pub(super) struct VhostRx {
-    pub(super) attached: Attached,
+    pub(super) queue_ring: QueueRing,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
     /// The longest packet, and the longest packet in one buffer.
@@ -76,7 +76,7 @@ impl RegionRx for VhostRx {
 
     #[inline(always)]
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        if !self.attached.has_work() {
+        if !self.queue_ring.has_work() {
             return 0;
         }
         let before = batch.len();
@@ -91,10 +91,10 @@ impl RegionRx for VhostRx {
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
         let sleep = self.sleep.as_mut()?;
         let mut kick = None;
-        if let Some(running) = self.attached.enter() {
-            running.ring.seldom().allow_notifications();
+        if let Some(running) = self.queue_ring.enter() {
+            running.ring.as_dyn().allow_notifications();
             kick.clone_from(&running.setup.kick);
-            self.attached.leave();
+            self.queue_ring.leave();
         }
         sleep.watch(kick);
         Some(sleep.events.as_fd())
@@ -103,10 +103,10 @@ impl RegionRx for VhostRx {
     fn disarm(&mut self) {
         let Some(sleep) = &self.sleep else { return };
         sleep.kick.iter().for_each(|kick| kick.clear());
-        self.attached.vring().changed().clear();
-        if let Some(running) = self.attached.enter() {
-            running.ring.seldom().forbid_notifications();
-            self.attached.leave();
+        self.queue_ring.vring().changed().clear();
+        if let Some(running) = self.queue_ring.enter() {
+            running.ring.as_dyn().forbid_notifications();
+            self.queue_ring.leave();
         }
     }
 }
@@ -114,9 +114,9 @@ impl RegionRx for VhostRx {
 impl VhostRx {
     /// Receives available packets, as far as the batch has room.
     fn take_all(&mut self, batch: &mut Batch) {
-        let VhostRx { attached, pool, counters, parts, .. } = self;
+        let VhostRx { queue_ring, pool, counters, parts, .. } = self;
         let limits = Limits { longest: self.longest, longest_single: self.longest_single };
-        let Some(Running { ring, setup }) = attached.enter() else { return };
+        let Some(Running { ring, setup }) = queue_ring.enter() else { return };
         if let Some(frame) = setup.announcement
             && batch.push(pool, &frame)
         {
@@ -128,9 +128,9 @@ impl VhostRx {
             AnyRing::Packed(ring) => take_from(ring, setup, batch, pool, counters, limits, parts),
         };
         if let Err(breach) = taken {
-            attached.give_up(breach);
+            queue_ring.give_up(breach);
         }
-        attached.leave();
+        queue_ring.leave();
     }
 }
 
@@ -148,7 +148,7 @@ fn take_from(
     limits: Limits,
     parts: &mut Chain,
 ) -> Result<(), Breach> {
-    let end = ring.look().and_then(|()| match setup.is_enabled {
+    let end = ring.poll_available().and_then(|()| match setup.is_enabled {
         true => take(ring, setup, batch, pool, counters, limits, parts),
         false => discard(ring, counters),
     });
@@ -160,7 +160,7 @@ fn take_from(
     }
     match setup.memory.is_broken() {
         false => end.map(drop),
-        true => Err(Breach::TAKEN_AWAY),
+        true => Err(Breach::TRUNCATED),
     }
 }
 
@@ -173,15 +173,15 @@ fn take_from(
 fn discard(ring: &mut impl DeviceRing, counters: &QueueCounters) -> Result<u16, Breach> {
     let mut at = ring.next();
     for _ in 0..ring.size().min(MOST_DROPPED) {
-        match ring.head(at) {
+        match ring.read_chain(at) {
             Found::Chain(head) => {
-                let chain = ring.whole(head)?;
+                let chain = ring.follow_to_end(head)?;
                 ring.put_used(chain, 0);
                 counters.dropped();
                 at = chain.end;
             }
-            Found::Nothing => break,
-            Found::Broken(breach) => return Err(breach),
+            Found::Unavailable => break,
+            Found::Invalid(breach) => return Err(breach),
         }
     }
     Ok(at)
@@ -217,13 +217,13 @@ fn take(
     let mut at = ring.next();
     loop {
         // Packets in one descriptor that fit one buffer.
-        let most = ring.most(at);
+        let most = ring.available_at_most(at);
         let take_singles = |slots: &mut [Slot], fresh: &[u32]| {
             // SAFETY: the view is used with slots of buffers of this pool, which is the batch's.
             let view = unsafe { pool.region().view() };
             let mut done = 0;
             for (slot, &buf) in slots.iter_mut().zip(fresh) {
-                let Found::Chain(head) = ring.head(at) else { break };
+                let Found::Chain(head) = ring.read_chain(at) else { break };
                 let Descriptor { address, len, flags, .. } = head.first;
                 let length = (len as usize).wrapping_sub(header);
                 if flags & (NEXT | INDIRECT | WRITE) != 0
@@ -231,14 +231,16 @@ fn take(
                 {
                     break;
                 }
-                let Some(place) = memory.guest(address).filter(|place| place.len >= len as usize) else { break };
-                if may_be_unfinished && needs_work(place.mapping, place.at) {
+                let Some(mapped) = memory.translate_guest(address).filter(|mapped| mapped.len >= len as usize) else {
+                    break;
+                };
+                if may_be_unfinished && needs_work(mapped.mapping, mapped.at) {
                     break;
                 }
                 // SAFETY: the buffer is meant for this slot, and `longest_single` is at most the room after the
                 // headroom.
                 *slot = unsafe { Slot::new(buf, HEADROOM, length as u16, false) };
-                place.mapping.read(place.at + header, view.bytes_mut(slot));
+                mapped.mapping.read(mapped.at + header, view.bytes_mut(slot));
                 ring.put_used(head, 0);
                 at = head.end;
                 bytes += length;
@@ -252,10 +254,10 @@ fn take(
         if batch.len() >= batch.capacity() {
             break;
         }
-        let head = match ring.head(at) {
+        let head = match ring.read_chain(at) {
             Found::Chain(head) => head,
-            Found::Nothing => break,
-            Found::Broken(breach) => return Err(breach),
+            Found::Unavailable => break,
+            Found::Invalid(breach) => return Err(breach),
         };
         if offered == 0 {
             counters.found_no_buffer();
@@ -265,16 +267,16 @@ fn take(
         parts.clear();
         let chain = parts.gather(ring, memory, head, false)?;
         match take_chain(memory, header, may_be_unfinished, batch, pool, limits, parts) {
-            Took::Packet(length) => (packets, bytes) = (packets + 1, bytes + length),
-            Took::TooLong => {
+            Received::Packet(length) => (packets, bytes) = (packets + 1, bytes + length),
+            Received::TooLong => {
                 counters.missed(0, 1);
                 dropped += 1;
             }
-            Took::Dropped => {
+            Received::Dropped => {
                 counters.dropped();
                 dropped += 1;
             }
-            Took::NoRoom => {
+            Received::NoRoom => {
                 counters.found_no_buffer();
                 break;
             }
@@ -298,7 +300,7 @@ fn needs_work(mapping: &Mapping, at: usize) -> bool {
 }
 
 /// The outcome of receiving from a chain.
-enum Took {
+enum Received {
     /// A packet of this length.
     Packet(usize),
     TooLong,
@@ -316,11 +318,11 @@ fn take_chain(
     pool: &Arc<Pool>,
     limits: Limits,
     parts: &Chain,
-) -> Took {
+) -> Received {
     let length = match parts.len().checked_sub(header) {
-        Some(length) if length > limits.longest => return Took::TooLong,
+        Some(length) if length > limits.longest => return Received::TooLong,
         Some(length) if length >= SHORTEST => length,
-        _ => return Took::Dropped,
+        _ => return Received::Dropped,
     };
     let mut cursor = parts.cursor(memory);
     let mut bytes = [0; header::LEN];
@@ -329,13 +331,13 @@ fn take_chain(
     let offload = (may_be_unfinished && offload.is_needed()).then_some(offload);
     // The checksum must be inside the packet, wherever the packet goes next.
     if offload.is_some_and(|offload| offload.needs_checksum() && offload.places(length).is_none()) {
-        return Took::Dropped;
+        return Received::Dropped;
     }
     let mut read = |_, target: &mut [u8]| cursor.read(target);
     match batch.push_filled(pool, length, offload, &mut read) {
-        true => Took::Packet(length),
-        false if batch.can_hold(pool, length) => Took::NoRoom,
-        false => Took::Dropped,
+        true => Received::Packet(length),
+        false if batch.can_hold(pool, length) => Received::NoRoom,
+        false => Received::Dropped,
     }
 }
 
@@ -396,8 +398,8 @@ impl Chain {
     ) -> Result<(), Breach> {
         const SIZE: usize = 16;
         let (at, len) = (table.address, table.len as usize);
-        let place = memory.guest(at).filter(|place| place.len >= len);
-        let place = place.ok_or(Breach::Outside { what: "an indirect table", at, len: len as u64 })?;
+        let mapped = memory.translate_guest(at).filter(|mapped| mapped.len >= len);
+        let mapped = mapped.ok_or(Breach::Outside { what: "an indirect table", at, len: len as u64 })?;
         let count = len / SIZE;
         if count == 0 || !len.is_multiple_of(SIZE) {
             return Err(Breach::Other("the length of an indirect table is 0, or no multiple of 16"));
@@ -408,7 +410,7 @@ impl Chain {
         let mut number = 0;
         for done in 1..=count.min(MOST_PARTS) {
             let mut bytes = [0; SIZE];
-            place.mapping.read(place.at + number * SIZE, &mut bytes);
+            mapped.mapping.read(mapped.at + number * SIZE, &mut bytes);
             let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
             let descriptor = R::of_table(word(0), word(8), number, count);
             if descriptor.flags & INDIRECT != 0 {
@@ -441,7 +443,7 @@ impl Chain {
         // A buffer may cross regions.
         let mut left = len as usize;
         while left > 0 {
-            let here = memory.guest(address).ok_or(outside)?.len.min(left);
+            let here = memory.translate_guest(address).ok_or(outside)?.len.min(left);
             if self.parts.len() >= MOST_PARTS {
                 let (is, most) = (MOST_PARTS as u64 + 1, MOST_PARTS as u64);
                 return Err(Breach::Beyond { what: "the count of a chain's parts", is, most });
@@ -477,16 +479,16 @@ struct Cursor<'a> {
 impl Cursor<'_> {
     fn read(&mut self, target: &mut [u8]) {
         let mut at = 0;
-        self.pass(target.len(), |mapping, place, len| {
-            mapping.read(place, &mut target[at..at + len]);
+        self.pass(target.len(), |mapping, offset, len| {
+            mapping.read(offset, &mut target[at..at + len]);
             at += len;
         });
     }
 
     fn write(&mut self, bytes: &[u8]) {
         let mut at = 0;
-        self.pass(bytes.len(), |mapping, place, len| {
-            mapping.write(place, &bytes[at..at + len]);
+        self.pass(bytes.len(), |mapping, offset, len| {
+            mapping.write(offset, &bytes[at..at + len]);
             at += len;
         });
     }
@@ -496,8 +498,8 @@ impl Cursor<'_> {
         while len > 0 {
             let Some(&(address, whole)) = self.parts.first() else { return };
             let now = len.min(whole - self.done);
-            if let Some(place) = self.memory.guest(address) {
-                piece(place.mapping, place.at + self.done, now);
+            if let Some(mapped) = self.memory.translate_guest(address) {
+                piece(mapped.mapping, mapped.at + self.done, now);
             }
             (self.done, len) = (self.done + now, len - now);
             if self.done == whole {
@@ -509,7 +511,7 @@ impl Cursor<'_> {
 
 /// A transmit queue: the front end's receive queue.
 pub(super) struct VhostTx {
-    pub(super) attached: Attached,
+    pub(super) queue_ring: QueueRing,
     pub(super) counters: Arc<QueueCounters>,
     pub(super) longest: usize,
     /// The chains being filled.
@@ -520,27 +522,27 @@ impl Transmit for VhostTx {
     #[inline(always)]
     fn send(&mut self, batch: &mut Batch) -> usize {
         if batch.is_empty() {
-            self.attached.look();
+            self.queue_ring.adopt_if_changed();
             return 0;
         }
         self.finish_and_send(batch)
     }
 
     fn has_peer(&self) -> bool {
-        self.attached.is_running()
+        self.queue_ring.is_running()
     }
 }
 
 /// The outcome of sending a packet.
 enum Sent {
     /// The packet fills the chains before this position.
-    Before(u16),
+    FilledUpTo(u16),
     TooLong,
     NoRoom,
     /// The driver does not accept the packet's offloads, so they must be done first.
     Unfinished,
     /// A chain is invalid.
-    Broken(Breach),
+    Invalid(Breach),
 }
 
 impl SendFinished for VhostTx {
@@ -549,25 +551,25 @@ impl SendFinished for VhostTx {
     }
 
     fn send_finished(&mut self, batch: &mut Batch) -> (usize, bool) {
-        let VhostTx { attached, counters, longest, parts } = self;
-        let Some(Running { ring, setup }) = attached.enter() else { return (0, false) };
-        let Filled { slots, breach, is_to_be_finished } = match (ring, setup.log.is_some()) {
+        let VhostTx { queue_ring, counters, longest, parts } = self;
+        let Some(Running { ring, setup }) = queue_ring.enter() else { return (0, false) };
+        let SendOutcome { slots, breach, is_to_be_finished } = match (ring, setup.log.is_some()) {
             (AnyRing::Split(ring), false) => fill_from::<false>(ring, setup, batch, counters, *longest, parts),
             (AnyRing::Split(ring), true) => fill_from::<true>(ring, setup, batch, counters, *longest, parts),
             (AnyRing::Packed(ring), false) => fill_from::<false>(ring, setup, batch, counters, *longest, parts),
             (AnyRing::Packed(ring), true) => fill_from::<true>(ring, setup, batch, counters, *longest, parts),
         };
         if let Some(breach) = breach {
-            attached.give_up(breach);
+            queue_ring.give_up(breach);
         }
-        attached.leave();
+        queue_ring.leave();
         batch.drop_front(slots);
         (slots, is_to_be_finished)
     }
 }
 
 /// The outcome of sending packets.
-struct Filled {
+struct SendOutcome {
     /// The number of slots consumed.
     slots: usize,
     /// A chain is invalid.
@@ -585,11 +587,11 @@ fn fill_from<const IS_LOGGED: bool>(
     counters: &QueueCounters,
     longest: usize,
     parts: &mut Chain,
-) -> Filled {
+) -> SendOutcome {
     let header = header_len(setup.features);
-    let mut breach = ring.look().err().or(setup.memory.is_broken().then_some(Breach::TAKEN_AWAY));
+    let mut breach = ring.poll_available().err().or(setup.memory.is_broken().then_some(Breach::TRUNCATED));
     let (mut at, mut packets, mut bytes) =
-        match breach.is_none() && setup.is_enabled && !IS_LOGGED && batch.len() >= FEW {
+        match breach.is_none() && setup.is_enabled && !IS_LOGGED && batch.len() >= MIN_BATCH {
             true => fill_singles(ring, setup, batch, header, longest),
             false => (ring.next(), 0, 0),
         };
@@ -598,10 +600,10 @@ fn fill_from<const IS_LOGGED: bool>(
         if breach.is_some() || !setup.is_enabled {
             break;
         }
-        let head = match ring.head(at) {
+        let head = match ring.read_chain(at) {
             Found::Chain(head) => head,
-            Found::Nothing => break,
-            Found::Broken(found) => {
+            Found::Unavailable => break,
+            Found::Invalid(found) => {
                 breach = Some(found);
                 break;
             }
@@ -610,19 +612,19 @@ fn fill_from<const IS_LOGGED: bool>(
         let sent = if length > longest && packet.offload().is_none() {
             Sent::TooLong
         } else if !IS_LOGGED && fill_single(ring, setup, head, header, &mut packet) {
-            Sent::Before(head.end)
+            Sent::FilledUpTo(head.end)
         } else {
             fill_chains(ring, setup, at, header, &mut packet, parts)
         };
         match sent {
-            Sent::Before(end) => (at, packets, bytes) = (end, packets + 1, bytes + length),
+            Sent::FilledUpTo(end) => (at, packets, bytes) = (end, packets + 1, bytes + length),
             Sent::TooLong => counters.dropped(),
             Sent::NoRoom => break,
             Sent::Unfinished => {
                 is_to_be_finished = true;
                 break;
             }
-            Sent::Broken(found) => {
+            Sent::Invalid(found) => {
                 breach = Some(found);
                 break;
             }
@@ -633,7 +635,7 @@ fn fill_from<const IS_LOGGED: bool>(
         setup.call.iter().for_each(|call| call.raise());
     }
     counters.moved_packets(packets, slots, bytes);
-    Filled { slots, breach, is_to_be_finished }
+    SendOutcome { slots, breach, is_to_be_finished }
 }
 
 /// Writes packets of one slot to chains of one descriptor each, from the front of the batch up to the first other
@@ -654,27 +656,27 @@ fn fill_singles(
     let Some((slots, pool)) = batch.contents() else { return (at, 0, 0) };
     // SAFETY: the view is used with the batch's slots, whose pool this is.
     let view = unsafe { pool.region().view() };
-    let mut places = [None; GROUP];
+    let mut targets = [None; GROUP];
     for group in slots.chunks(GROUP) {
         let mut count = 0;
-        for (slot, found) in group.iter().zip(&mut places) {
-            let Found::Chain(head) = ring.head(at) else { break };
+        for (slot, found) in group.iter().zip(&mut targets) {
+            let Found::Chain(head) = ring.read_chain(at) else { break };
             let length = slot.whole_len();
             if length > longest {
                 break;
             }
             let needed = header + length;
             let Some(first) = view.bytes(slot).get(..SHORTEST) else { break };
-            let Some(place) = single_place(&setup.memory, head, needed) else { break };
-            place.mapping.write(place.at, &single_header()[..header]);
-            place.mapping.write(place.at + header, first);
+            let Some(mapped) = map_single(&setup.memory, head, needed) else { break };
+            mapped.mapping.write(mapped.at, &single_header()[..header]);
+            mapped.mapping.write(mapped.at + header, first);
             ring.put_used(head, needed as u32);
-            *found = Some(place);
+            *found = Some(mapped);
             (at, count) = (head.end, count + 1);
         }
-        for (slot, place) in group[..count].iter().zip(places.iter().flatten()) {
+        for (slot, mapped) in group[..count].iter().zip(targets.iter().flatten()) {
             let data = view.bytes(slot);
-            place.mapping.write(place.at + header, data);
+            mapped.mapping.write(mapped.at + header, data);
             bytes += data.len();
         }
         packets += count;
@@ -692,11 +694,11 @@ fn fill_single(ring: &mut impl DeviceRing, setup: &Setup, head: Head, header: us
     if packet.offload().is_some() {
         return false;
     }
-    let Some(place) = single_place(&setup.memory, head, needed) else { return false };
-    place.mapping.write(place.at, &single_header()[..header]);
-    let mut at = place.at + header;
+    let Some(mapped) = map_single(&setup.memory, head, needed) else { return false };
+    mapped.mapping.write(mapped.at, &single_header()[..header]);
+    let mut at = mapped.at + header;
     for segment in packet.segments() {
-        place.mapping.write(at, segment);
+        mapped.mapping.write(at, segment);
         at += segment.len();
     }
     ring.put_used(head, needed as u32);
@@ -705,12 +707,12 @@ fn fill_single(ring: &mut impl DeviceRing, setup: &Setup, head: Head, header: us
 
 /// Returns the memory of a chain's only descriptor; `None` if it is shorter than `needed`, or not the only one.
 #[inline(always)]
-fn single_place(memory: &GuestMemory, head: Head, needed: usize) -> Option<Place<'_>> {
+fn map_single(memory: &GuestMemory, head: Head, needed: usize) -> Option<Mapped<'_>> {
     let Descriptor { address, len, flags, .. } = head.first;
     if flags != WRITE || (len as usize) < needed {
         return None;
     }
-    memory.guest(address).filter(|place| place.len >= needed)
+    memory.translate_guest(address).filter(|mapped| mapped.len >= needed)
 }
 
 /// Returns the header of a finished packet in one chain.
@@ -734,7 +736,7 @@ fn fill_chains(
     let memory = &*setup.memory;
     let mut bytes = single_header();
     if let Some(todo) = packet.offload() {
-        if !todo.is_taken(&BY_DRIVER, setup.features) {
+        if !todo.is_taken(&DRIVER_OFFLOADS, setup.features) {
             return Sent::Unfinished;
         }
         bytes[..Offload::LEN].copy_from_slice(&todo.0);
@@ -746,16 +748,16 @@ fn fill_chains(
     let mut chains = [None; MAX_CHAIN];
     let (mut at, mut count) = (first, 0);
     while parts.len() < needed && count < most {
-        let chain = match ring.head(at) {
+        let chain = match ring.read_chain(at) {
             Found::Chain(head) => parts.gather(ring, memory, head, true),
             // Even a full ring would be too short.
-            Found::Nothing if ring.is_whole(first, at) => return Sent::TooLong,
-            Found::Nothing => return Sent::NoRoom,
-            Found::Broken(breach) => Err(breach),
+            Found::Unavailable if ring.fills_ring(first, at) => return Sent::TooLong,
+            Found::Unavailable => return Sent::NoRoom,
+            Found::Invalid(breach) => Err(breach),
         };
         let chain = match chain {
             Ok(chain) => chain,
-            Err(breach) => return Sent::Broken(breach),
+            Err(breach) => return Sent::Invalid(breach),
         };
         chains[count] = Some((chain, parts.len()));
         (at, count) = (chain.end, count + 1);
@@ -773,7 +775,7 @@ fn fill_chains(
         ring.put_used(chain, (end.min(needed) - begin) as u32);
         begin = end;
     }
-    Sent::Before(at)
+    Sent::FilledUpTo(at)
 }
 
 /// The events that wake a receive queue: the front end's notifications, and changes of the setup.

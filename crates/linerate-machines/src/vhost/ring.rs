@@ -36,7 +36,7 @@ pub struct Descriptor {
 pub struct Head {
     pub first: Descriptor,
     /// The position of its first descriptor.
-    pub place: u16,
+    pub position: u16,
     /// The position after it.
     pub end: u16,
     /// The driver's id of the chain; it is not used except to return it, since it can be any number.
@@ -47,9 +47,9 @@ pub struct Head {
 pub enum Found {
     Chain(Head),
     /// The driver has made no chain available there yet.
-    Nothing,
+    Unavailable,
     /// The chain is invalid.
-    Broken(Breach),
+    Invalid(Breach),
 }
 
 /// The device's side of a virtqueue, of either format.
@@ -67,13 +67,13 @@ pub trait DeviceRing {
     ///
     /// # Errors
     /// The driver claims more chains than the ring can hold.
-    fn look(&mut self) -> Result<(), Breach>;
+    fn poll_available(&mut self) -> Result<(), Breach>;
 
     /// Returns the maximum number of chains available from a position on.
-    fn most(&self, place: u16) -> usize;
+    fn available_at_most(&self, position: u16) -> usize;
 
     /// Reads the chain at a position.
-    fn head(&self, place: u16) -> Found;
+    fn read_chain(&self, position: u16) -> Found;
 
     /// Returns the descriptor that follows `from` in a chain, and advances the chain's end.
     ///
@@ -85,7 +85,7 @@ pub trait DeviceRing {
     ///
     /// # Errors
     /// The chain is invalid.
-    fn whole(&self, mut chain: Head) -> Result<Head, Breach> {
+    fn follow_to_end(&self, mut chain: Head) -> Result<Head, Breach> {
         let mut descriptor = chain.first;
         for _ in 0..self.size().min(MOST_PARTS) {
             if descriptor.flags & NEXT == 0 || descriptor.flags & INDIRECT != 0 {
@@ -108,7 +108,7 @@ pub trait DeviceRing {
         Self: Sized;
 
     /// Returns whether the chains between two positions fill the ring.
-    fn is_whole(&self, from: u16, to: u16) -> bool;
+    fn fills_ring(&self, from: u16, to: u16) -> bool;
 
     /// Marks a chain as used, with `len` bytes written; [`publish`](DeviceRing::publish) exposes it. Chains are used in
     /// order.

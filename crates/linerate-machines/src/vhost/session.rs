@@ -19,7 +19,7 @@ use linerate_spec::virtio::feature;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::log::Log;
-use super::memory::{Described, GuestMemory, MOST_REGIONS};
+use super::memory::{GuestMemory, MOST_REGIONS, RegionDescription};
 use super::message::*;
 use super::ring::Addresses;
 use super::vring::{Announcement, Setup, Stalled, Vring};
@@ -115,7 +115,7 @@ impl From<Stalled> for Refused {
 }
 
 /// A reply's payload; `None` if the request has none.
-type Answer = std::result::Result<Option<Vec<u8>>, Refused>;
+type Reply = std::result::Result<Option<Vec<u8>>, Refused>;
 
 /// One connection.
 pub(super) struct Session {
@@ -169,7 +169,7 @@ impl Session {
                 Ok(Some(message)) => {
                     expected_since = None;
                     let request = name(message.header.request);
-                    if let Err(why) = self.take(message) {
+                    if let Err(why) = self.handle(message) {
                         tracing::warn!("request {request} of the front end ends its connection: {why}");
                         return End::Other;
                     }
@@ -188,7 +188,7 @@ impl Session {
     }
 
     /// Carries out a request, and replies.
-    fn take(&mut self, mut message: Message) -> io::Result<()> {
+    fn handle(&mut self, mut message: Message) -> io::Result<()> {
         let Header { request, flags, .. } = message.header;
         if flags & (flag::VERSION_BITS | flag::REPLY) != flag::VERSION {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it is a reply, or of another version than 1"));
@@ -206,7 +206,7 @@ impl Session {
                 // Only after the reply: a process killed before it has not told the position to the front end.
                 if request == u32::from(Request::GET_VRING_BASE) {
                     let stopped = self.state(&message).and_then(|state| self.vring(state.index));
-                    stopped.iter().for_each(|vring| vring.forget_place());
+                    stopped.iter().for_each(|vring| vring.forget_position());
                 }
                 Ok(())
             }
@@ -221,7 +221,7 @@ impl Session {
         }
     }
 
-    fn answer(&mut self, request: Request, message: &Message, descriptors: Vec<OwnedFd>) -> Answer {
+    fn answer(&mut self, request: Request, message: &Message, descriptors: Vec<OwnedFd>) -> Reply {
         let number =
             || parse::<u64>(&message.payload).map(|(number, _)| number).ok_or(Refused::Message("it has no number"));
         let reply = |number: u64| Ok(Some(number.as_slice().to_vec()));
@@ -268,7 +268,7 @@ impl Session {
             // the same, since this side uses chains in order. DPDK's virtio-user leaves the second one empty.
             Request::SET_VRING_BASE => {
                 let state = self.state(message)?;
-                self.vring(state.index)?.begin_anew();
+                self.vring(state.index)?.reset();
                 self.change(state.index, |setup| setup.base = state.num as u16)
             }
             Request::GET_VRING_BASE => self.stop(message),
@@ -316,19 +316,19 @@ impl Session {
         parse::<VringState>(&message.payload).map(|(state, _)| state).ok_or(Refused::Message("it is too short"))
     }
 
-    fn change(&self, index: u32, change: impl FnOnce(&mut Setup)) -> Answer {
+    fn change(&self, index: u32, change: impl FnOnce(&mut Setup)) -> Reply {
         self.vring(index)?.change(change)?;
         Ok(None)
     }
 
-    fn change_all(&self, change: impl Fn(&mut Setup)) -> Answer {
+    fn change_all(&self, change: impl Fn(&mut Setup)) -> Reply {
         // All of them, even after one whose thread is stopped.
         let changed: Vec<_> = self.shared.vrings.iter().map(|vring| vring.change(&change)).collect();
         changed.into_iter().collect::<std::result::Result<(), _>>()?;
         Ok(None)
     }
 
-    fn set_features(&mut self, features: u64) -> Answer {
+    fn set_features(&mut self, features: u64) -> Reply {
         if features & !(self.shared.offered | LOG_ALL | PROTOCOL_FEATURES) != 0 {
             return Err(Refused::Message("it has features that were not offered"));
         }
@@ -344,7 +344,7 @@ impl Session {
         })
     }
 
-    fn set_memory(&mut self, message: &Message, descriptors: Vec<OwnedFd>) -> Answer {
+    fn set_memory(&mut self, message: &Message, descriptors: Vec<OwnedFd>) -> Reply {
         let (table, mut rest) = parse::<MemoryTable>(&message.payload).ok_or(Refused::Message("it is too short"))?;
         if table.num_regions as usize != descriptors.len() {
             return Err(Refused::Message("each region needs a descriptor"));
@@ -360,7 +360,7 @@ impl Session {
         self.use_memory(memory)
     }
 
-    fn add_memory(&mut self, message: &Message, mut descriptors: Vec<OwnedFd>) -> Answer {
+    fn add_memory(&mut self, message: &Message, mut descriptors: Vec<OwnedFd>) -> Reply {
         let (single, _) = parse::<SingleRegion>(&message.payload).ok_or(Refused::Message("it is too short"))?;
         let file = descriptors.pop().ok_or(Refused::Message("a region needs a descriptor"))?;
         let mut memory = GuestMemory::clone(&self.memory);
@@ -370,7 +370,7 @@ impl Session {
         self.use_memory(memory)
     }
 
-    fn remove_memory(&mut self, message: &Message) -> Answer {
+    fn remove_memory(&mut self, message: &Message) -> Reply {
         let (single, _) = parse::<SingleRegion>(&message.payload).ok_or(Refused::Message("it is too short"))?;
         let mut memory = GuestMemory::clone(&self.memory);
         memory.remove((*single).into()).ok_or(Refused::Message("there is no such region"))?;
@@ -378,13 +378,13 @@ impl Session {
     }
 
     /// Gives all virtqueues a new memory table. When this returns, none of them uses the old one.
-    fn use_memory(&mut self, memory: GuestMemory) -> Answer {
+    fn use_memory(&mut self, memory: GuestMemory) -> Reply {
         self.memory = Arc::new(memory);
         self.change_all(|setup| setup.memory = self.memory.clone())
     }
 
     /// Gives all virtqueues a new log. The reply confirms that none of them uses the old one.
-    fn set_log(&mut self, message: &Message, mut descriptors: Vec<OwnedFd>) -> Answer {
+    fn set_log(&mut self, message: &Message, mut descriptors: Vec<OwnedFd>) -> Reply {
         let (LogBase { mmap_size, mmap_offset }, _) =
             parse(&message.payload).ok_or(Refused::Message("it is too short"))?;
         let file = descriptors.pop().ok_or(Refused::Message("the log needs a descriptor"))?;
@@ -402,7 +402,7 @@ impl Session {
 
     /// Announces the guest's address, the first six bytes of the number, after a migration. A driver that has
     /// negotiated announcements sends better ones: it knows its VLANs.
-    fn announce(&self, address: u64) -> Answer {
+    fn announce(&self, address: u64) -> Reply {
         let [address @ .., _, _] = address.to_le_bytes();
         match self.features & feature::GUEST_ANNOUNCE {
             0 => self.change(1, |setup| setup.announcement = Some(rarp(address))),
@@ -411,7 +411,7 @@ impl Session {
     }
 
     /// Starts a virtqueue, whose setup is complete.
-    fn set_kick(&mut self, number: u64, descriptors: Vec<OwnedFd>) -> Answer {
+    fn set_kick(&mut self, number: u64, descriptors: Vec<OwnedFd>) -> Reply {
         let kick = event(number, descriptors)?;
         let vring = self.vring(number as u32 & 0xFF)?;
         vring.change(|setup| {
@@ -422,7 +422,7 @@ impl Session {
     }
 
     /// Stops a virtqueue, and replies with its position.
-    fn stop(&mut self, message: &Message) -> Answer {
+    fn stop(&mut self, message: &Message) -> Reply {
         let state = self.state(message)?;
         let vring = self.vring(state.index)?;
         let setup = vring.change(|setup| {
@@ -430,8 +430,8 @@ impl Session {
             (setup.kick, setup.call) = (None, None);
             setup.clone()
         })?;
-        let place = u32::from(vring.place_of_stopped(&setup));
-        let value = if setup.is_packed() { place | place << 16 } else { place };
+        let position = u32::from(vring.stop_position(&setup));
+        let value = if setup.is_packed() { position | position << 16 } else { position };
         Ok(Some(VringState { num: value, ..state }.as_slice().to_vec()))
     }
 }
@@ -442,16 +442,16 @@ impl Drop for Session {
         for vring in &self.shared.vrings {
             // A queue that still uses it was reported.
             let _ = vring.change(|setup| *setup = Setup::default());
-            vring.begin_anew();
+            vring.reset();
         }
         self.shared.features.store(0, Relaxed);
     }
 }
 
-impl From<MemoryRegion> for Described {
-    fn from(region: MemoryRegion) -> Described {
+impl From<MemoryRegion> for RegionDescription {
+    fn from(region: MemoryRegion) -> RegionDescription {
         let MemoryRegion { guest_phys_addr: guest, memory_size: len, user_addr: user, mmap_offset: offset } = region;
-        Described { guest, len, user, offset }
+        RegionDescription { guest, len, user, offset }
     }
 }
 

@@ -41,9 +41,9 @@ impl Split {
     pub fn new(memory: &GuestMemory, at: Addresses, size: u16, event_idx: bool, next: Option<u16>) -> Option<Split> {
         let count = usize::from(size);
         let (ids, elements) = (2 * RING + 2 * count + 2, 2 * RING + 8 * count + 2);
-        let table = memory.array(at.descriptors, 16 * count, 16)?;
-        let available = memory.array(at.available, ids, 2)?;
-        let used = memory.array(at.used, elements, 4)?;
+        let table = memory.translate_array(at.descriptors, 16 * count, 16)?;
+        let available = memory.translate_array(at.available, ids, 2)?;
+        let used = memory.translate_array(at.used, elements, 4)?;
         if !size.is_power_of_two() {
             return None;
         }
@@ -85,8 +85,8 @@ impl Split {
 
     /// Returns the index in both rings of a position.
     #[inline(always)]
-    fn index(&self, place: u16) -> usize {
-        usize::from(place & self.mask)
+    fn index(&self, position: u16) -> usize {
+        usize::from(position & self.mask)
     }
 }
 
@@ -107,7 +107,7 @@ impl DeviceRing for Split {
     }
 
     #[inline(always)]
-    fn look(&mut self) -> Result<(), Breach> {
+    fn poll_available(&mut self) -> Result<(), Breach> {
         // Acquire: ids, descriptors and packets are read after the index.
         let count = self.cursor.look(|| self.available[INDEX].load(Acquire));
         let most = self.mask + 1;
@@ -118,19 +118,19 @@ impl DeviceRing for Split {
     }
 
     #[inline(always)]
-    fn most(&self, place: u16) -> usize {
-        self.cursor.other().wrapping_sub(place).into()
+    fn available_at_most(&self, position: u16) -> usize {
+        self.cursor.other().wrapping_sub(position).into()
     }
 
     #[inline(always)]
-    fn head(&self, place: u16) -> Found {
-        if place == self.cursor.other() {
-            return Found::Nothing;
+    fn read_chain(&self, position: u16) -> Found {
+        if position == self.cursor.other() {
+            return Found::Unavailable;
         }
-        let id = self.available[RING + self.index(place)].load(Relaxed);
+        let id = self.available[RING + self.index(position)].load(Relaxed);
         match self.descriptor(id) {
-            Ok(first) => Found::Chain(Head { first, place, end: place.wrapping_add(1), id }),
-            Err(breach) => Found::Broken(breach),
+            Ok(first) => Found::Chain(Head { first, position, end: position.wrapping_add(1), id }),
+            Err(breach) => Found::Invalid(breach),
         }
     }
 
@@ -143,13 +143,13 @@ impl DeviceRing for Split {
         Split::read(address, rest)
     }
 
-    fn is_whole(&self, from: u16, to: u16) -> bool {
+    fn fills_ring(&self, from: u16, to: u16) -> bool {
         to.wrapping_sub(from) == self.mask + 1
     }
 
     #[inline(always)]
     fn put_used(&mut self, chain: Head, len: u32) {
-        let [id, written] = &self.used_ring[self.index(chain.place)];
+        let [id, written] = &self.used_ring[self.index(chain.position)];
         id.store(chain.id.into(), Relaxed);
         written.store(len, Relaxed);
     }

@@ -1,7 +1,7 @@
 //! A front end that follows the protocol, or violates it.
 #![allow(unsafe_code)]
 
-mod at_once;
+mod concurrent;
 mod negotiation;
 
 use std::io::Write;
@@ -71,7 +71,7 @@ struct FrontEnd {
 }
 
 /// A port, and the path where it listens.
-struct Place {
+struct TestPort {
     port: Port,
     path: PathBuf,
     pool: std::sync::Arc<Pool>,
@@ -83,41 +83,41 @@ fn pool() -> std::sync::Arc<Pool> {
     Pool::new(Region::new(&RegionOptions { buffers: 256, buffer_size: 2048, pages, numa_node: None }).unwrap())
 }
 
-fn listening(options: &str) -> Place {
+fn listening(options: &str) -> TestPort {
     listening_in(TempDir::new().unwrap(), options)
 }
 
-fn listening_in(folder: TempDir, options: &str) -> Place {
+fn listening_in(folder: TempDir, options: &str) -> TestPort {
     let path = folder.path().join("socket");
     let pool = pool();
     let ports = Options { pool: Some(pool.clone()), ..Options::default() };
     let [port] = ports.open([&*format!("vhost:{}{options}", path.display())]).unwrap();
-    Place { port, path, pool, folder }
+    TestPort { port, path, pool, folder }
 }
 
 impl FrontEnd {
     /// Connects, and sets up both virtqueues with these features.
-    fn connect(place: &Place, features: u64) -> FrontEnd {
-        FrontEnd::new(UnixStream::connect(&place.path).unwrap()).up(place, features)
+    fn connect(test: &TestPort, features: u64) -> FrontEnd {
+        FrontEnd::new(UnixStream::connect(&test.path).unwrap()).up(test, features)
     }
 
     /// Like `connect`, with packed virtqueues of this size.
-    fn connect_packed(place: &Place, size: u16, features: u64) -> FrontEnd {
-        let front = FrontEnd::new(UnixStream::connect(&place.path).unwrap());
-        FrontEnd { size, base: 1 << 15, ..front }.up(place, PACKED | features)
+    fn connect_packed(test: &TestPort, size: u16, features: u64) -> FrontEnd {
+        let front = FrontEnd::new(UnixStream::connect(&test.path).unwrap());
+        FrontEnd { size, base: 1 << 15, ..front }.up(test, PACKED | features)
     }
 
     /// Connects to another back end with the same rings.
-    fn connect_again(self, place: &Place, features: u64) -> FrontEnd {
+    fn connect_again(self, test: &TestPort, features: u64) -> FrontEnd {
         drop(self.connection); // front ends are served one after the other
-        let socket = UnixStream::connect(&place.path).unwrap();
+        let socket = UnixStream::connect(&test.path).unwrap();
         socket.set_read_timeout(Some(MOST)).unwrap();
-        FrontEnd { connection: Connection::new(socket), ..self }.up(place, features)
+        FrontEnd { connection: Connection::new(socket), ..self }.up(test, features)
     }
 
-    fn up(mut self, place: &Place, features: u64) -> FrontEnd {
+    fn up(mut self, test: &TestPort, features: u64) -> FrontEnd {
         self.set_up(features);
-        until(|| place.port.link().unwrap() != Link::Down);
+        until(|| test.port.link().unwrap() != Link::Down);
         self
     }
 
@@ -246,17 +246,17 @@ impl FrontEnd {
     }
 
     fn start(&self, number: u32) {
-        self.place(number);
+        self.describe_ring(number);
         self.kick(number);
     }
 
     /// Sends a ring's size, addresses and base.
-    fn place(&self, number: u32) {
-        self.place_as(number, |_| {});
+    fn describe_ring(&self, number: u32) {
+        self.describe_ring_as(number, |_| {});
     }
 
-    /// Like `place`, with changed addresses.
-    fn place_as(&self, number: u32, change: impl FnOnce(&mut VringAddr)) {
+    /// Like `describe_ring`, with changed addresses.
+    fn describe_ring_as(&self, number: u32, change: impl FnOnce(&mut VringAddr)) {
         let state = |value: u32| VringState::new(number, value);
         let at = self.user + u64::from(number) * 3 * 4096;
         let log = at + 8192 - self.user + GUEST;
@@ -329,7 +329,7 @@ impl FrontEnd {
     }
 
     /// Resets a packed ring, as a driver does. DPDK writes the ids of its descriptors in advance.
-    fn begin_anew(&mut self, ring: u32) {
+    fn reset(&mut self, ring: u32) {
         for (id, [address, second]) in self.rings[ring as usize].table.iter().enumerate() {
             address.store(0, Relaxed);
             second.store((id as u64) << 32, Relaxed);
@@ -339,8 +339,8 @@ impl FrontEnd {
 
     /// Drops a chain of the transmit queue, as QEMU does while its back end is gone: it knows only the base.
     fn drop_as_qemu(&mut self) {
-        let place = self.base as u16;
-        let (at, owner) = (place & 0x7FFF, if place >> 15 == 1 { AVAILABLE } else { USED });
+        let position = self.base as u16;
+        let (at, owner) = (position & 0x7FFF, if position >> 15 == 1 { AVAILABLE } else { USED });
         let mut descriptors = 0;
         let mut id = None;
         loop {
@@ -355,11 +355,12 @@ impl FrontEnd {
                 break;
             }
         }
-        let used = if place >> 15 == 1 { AVAILABLE | USED } else { 0 };
+        let used = if position >> 15 == 1 { AVAILABLE | USED } else { 0 };
         self.rings[1].table[usize::from(at)][1].store(id.unwrap() << 32 | u64::from(used) << 48, Release);
         let to = at + descriptors;
-        let place = u32::from(if to < self.size { place + descriptors } else { (to - self.size) | !place & 0x8000 });
-        self.base = place | place << 16;
+        let position =
+            u32::from(if to < self.size { position + descriptors } else { (to - self.size) | !position & 0x8000 });
+        self.base = position | position << 16;
     }
 
     /// Pops a returned chain of a packed ring: its id and length.
@@ -395,10 +396,10 @@ impl FrontEnd {
     /// Sends frames of one descriptor each.
     fn transmit(&mut self, frames: &[Vec<u8>]) {
         for frame in frames {
-            let place = self.rings[1].added % SIZE;
-            let address = self.write(usize::from(place) * 4096, frame);
-            self.describe(TRANSMITS, place, address, (HEADER + frame.len()) as u32, 0, 0);
-            self.offer(TRANSMITS, place);
+            let number = self.rings[1].added % SIZE;
+            let address = self.write(usize::from(number) * 4096, frame);
+            self.describe(TRANSMITS, number, address, (HEADER + frame.len()) as u32, 0, 0);
+            self.offer(TRANSMITS, number);
         }
     }
 }
@@ -435,10 +436,10 @@ fn send(tx: &mut TxQueue, pool: &std::sync::Arc<Pool>, frame: &[u8]) -> usize {
 
 #[test]
 fn packets_cross_in_both_directions() {
-    let mut place = listening("");
-    let (mut rx, mut tx) = (place.port.rx(0).unwrap(), place.port.tx(0).unwrap());
-    assert_eq!((place.port.link().unwrap(), send(&mut tx, &place.pool, &[1; 60])), (Link::Down, 0));
-    let mut front = FrontEnd::connect(&place, feature::VERSION_1 | feature::MRG_RXBUF);
+    let mut test = listening("");
+    let (mut rx, mut tx) = (test.port.rx(0).unwrap(), test.port.tx(0).unwrap());
+    assert_eq!((test.port.link().unwrap(), send(&mut tx, &test.pool, &[1; 60])), (Link::Down, 0));
+    let mut front = FrontEnd::connect(&test, feature::VERSION_1 | feature::MRG_RXBUF);
     for _ in 0..5 {
         let sent = frames(10);
         front.transmit(&sent);
@@ -450,27 +451,27 @@ fn packets_cross_in_both_directions() {
         front.describe(RECEIVES, n, GUEST + (BUFFERS + usize::from(n) * 4096) as u64, 100, WRITE, 0);
         front.offer(RECEIVES, n);
     }
-    assert_eq!(send(&mut tx, &place.pool, &[7; 60]), 1);
+    assert_eq!(send(&mut tx, &test.pool, &[7; 60]), 1);
     assert_eq!(front.read(0, 13), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 7]);
     // In three buffers of 100 bytes, as counted in the header.
-    assert_eq!(send(&mut tx, &place.pool, &[8; 250]), 1);
+    assert_eq!(send(&mut tx, &test.pool, &[8; 250]), 1);
     assert_eq!(front.read(4096, 13), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 8]);
     assert_eq!((front.read(2 * 4096, 100), front.read(3 * 4096, 63)), (vec![8; 100], [&[8; 62][..], &[255]].concat()));
     let used = |n: usize| front.rings[0].used_ring[n].each_ref().map(|word| word.load(Relaxed));
     assert_eq!([used(0), used(1), used(2), used(3)], [[0, 72], [1, 100], [2, 100], [3, 62]]);
     // 12 buffers are left: 1,200 bytes.
-    assert_eq!(send(&mut tx, &place.pool, &[9; 1300]), 0, "it may have room later");
-    let statistics = place.port.statistics().unwrap();
+    assert_eq!(send(&mut tx, &test.pool, &[9; 1300]), 0, "it may have room later");
+    let statistics = test.port.statistics().unwrap();
     assert_eq!((statistics.rx_packets, statistics.tx_packets, statistics.tx_bytes), (50, 2, 310));
     drop((rx, tx));
-    assert_eq!(place.pool.available(), 256);
+    assert_eq!(test.pool.available(), 256);
 }
 
 #[test]
 fn chains_of_any_kind_are_packets() {
-    let mut place = listening("");
-    let mut rx = place.port.rx(0).unwrap();
-    let mut front = FrontEnd::connect(&place, feature::VERSION_1 | feature::INDIRECT_DESC);
+    let mut test = listening("");
+    let mut rx = test.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect(&test, feature::VERSION_1 | feature::INDIRECT_DESC);
     let frame: Vec<u8> = (0..200).map(|byte| byte as u8).collect();
     // The header alone, then the data in two parts.
     let address = front.write(0, &frame);
@@ -492,9 +493,9 @@ fn chains_of_any_kind_are_packets() {
 /// If a driver has not negotiated checksums, packets are complete, whatever their headers request.
 #[test]
 fn a_checksum_that_was_not_negotiated_is_ignored() {
-    let mut place = listening("?offloads=on");
-    let mut rx = place.port.rx(0).unwrap();
-    let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+    let mut test = listening("?offloads=on");
+    let mut rx = test.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect(&test, feature::VERSION_1);
     let address = front.write(0, &[3; 60]);
     let mut bytes = [0; HEADER];
     (bytes[0], bytes[6]) = (1, 0xFF);
@@ -516,9 +517,9 @@ fn a_checksum_that_was_not_negotiated_is_ignored() {
 /// Linux uses checksum and segmentation offloads, which a port without offloads does not offer.
 #[test]
 fn what_a_checksum_needs_is_inside_the_packet() {
-    let mut place = listening("?offloads=on");
-    let mut rx = place.port.rx(0).unwrap();
-    let mut front = FrontEnd::connect(&place, feature::VERSION_1 | feature::CSUM);
+    let mut test = listening("?offloads=on");
+    let mut rx = test.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect(&test, feature::VERSION_1 | feature::CSUM);
     for (start, is_valid) in [(34u16, true), (0xFFF0, false), (60, false), (53, false), (52, true)] {
         let address = front.write(0, &[3; 60]);
         let mut bytes = [0; HEADER];
@@ -538,16 +539,16 @@ fn what_a_checksum_needs_is_inside_the_packet() {
             assert!(packet.offload().is_some());
         }
     }
-    assert_eq!(place.port.statistics().unwrap().drops.malformed, 3);
+    assert_eq!(test.port.statistics().unwrap().drops.malformed, 3);
 }
 
 /// Ring states of vhost-user: stopped or started, disabled or enabled.
 #[test]
 fn a_ring_that_is_disabled_is_emptied_and_a_stopped_one_says_where_it_is() {
-    let mut place = listening("");
-    let (mut rx, mut tx) = (place.port.rx(0).unwrap(), place.port.tx(0).unwrap());
+    let mut test = listening("");
+    let (mut rx, mut tx) = (test.port.rx(0).unwrap(), test.port.tx(0).unwrap());
     // Frames that were available before the connection are not lost.
-    let mut front = FrontEnd::new(UnixStream::connect(&place.path).unwrap());
+    let mut front = FrontEnd::new(UnixStream::connect(&test.path).unwrap());
     front.transmit(&frames(3));
     front.set_up(feature::VERSION_1 | PROTOCOL_FEATURES);
     front.describe(RECEIVES, 0, GUEST + BUFFERS as u64 + 8192, 2000, WRITE, 0);
@@ -557,36 +558,36 @@ fn a_ring_that_is_disabled_is_emptied_and_a_stopped_one_says_where_it_is() {
         rx.recv(&mut batch);
         front.used(TRANSMITS) == 3
     });
-    assert_eq!((batch.len(), send(&mut tx, &place.pool, &[1; 60])), (0, 0), "they are discarded, and none is sent");
+    assert_eq!((batch.len(), send(&mut tx, &test.pool, &[1; 60])), (0, 0), "they are discarded, and none is sent");
     for number in [RECEIVES, TRANSMITS] {
         front.say(Request::SET_VRING_ENABLE, VringState::new(number, 1).as_slice(), &[]);
     }
-    until(|| place.port.link().unwrap() != Link::Down);
+    until(|| test.port.link().unwrap() != Link::Down);
     front.transmit(&frames(4));
     assert_eq!(receive(&mut rx, 4), frames(4));
-    assert_eq!(send(&mut tx, &place.pool, &[1; 60]), 1);
+    assert_eq!(send(&mut tx, &test.pool, &[1; 60]), 1);
     assert_eq!((front.stop(TRANSMITS), front.stop(RECEIVES)), (7, 1));
     // No chain is read from a stopped ring; it resumes at its position, whatever base is set.
     front.transmit(&frames(2));
     assert_eq!((rx.recv(&mut batch), front.used(TRANSMITS)), (0, 7));
     front.start(TRANSMITS);
     assert_eq!(receive(&mut rx, 2), frames(2));
-    assert_eq!(place.port.statistics().unwrap().rx_packets, 6);
+    assert_eq!(test.port.statistics().unwrap().rx_packets, 6);
 }
 
 /// QEMU stops rings that no program has polled, and restarts them at the same position.
 #[test]
 fn a_ring_that_nobody_has_looked_at_stops_where_it_began() {
-    let place = listening("");
-    let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+    let test = listening("");
+    let mut front = FrontEnd::connect(&test, feature::VERSION_1);
     front.say(Request::SET_VRING_BASE, VringState::new(TRANSMITS, 7).as_slice(), &[]);
     assert_eq!((front.stop(TRANSMITS), front.stop(RECEIVES)), (7, 0));
 }
 
 #[test]
 fn an_mtu_beyond_the_port_s_is_refused() {
-    let place = listening("?mtu=2000");
-    let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+    let test = listening("?mtu=2000");
+    let mut front = FrontEnd::connect(&test, feature::VERSION_1);
     assert_ne!(front.number(Request::GET_PROTOCOL_FEATURES) & Protocol::MTU.bits(), 0);
     front.say(Request::SET_PROTOCOL_FEATURES, Protocol::REPLY_ACK.bits().as_bytes(), &[]);
     for (mtu, is_refused) in [(1500u64, 0), (2000, 0), (2001, 1u64), (u64::MAX, 1)] {
@@ -604,9 +605,9 @@ fn an_mtu_beyond_the_port_s_is_refused() {
 
 #[test]
 fn memory_is_added_and_removed_while_packets_pass() {
-    let mut place = listening("");
-    let mut rx = place.port.rx(0).unwrap();
-    let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+    let mut test = listening("");
+    let mut rx = test.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect(&test, feature::VERSION_1);
     assert_eq!(front.number(Request::GET_MAX_MEM_SLOTS), 64);
     let more = memfd_create("more", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&more, 4096).unwrap();
@@ -625,21 +626,21 @@ fn memory_is_added_and_removed_while_packets_pass() {
         assert_eq!(receive(&mut rx, 3), [frames(2), vec![vec![round; 60]]].concat());
         front.say(Request::REM_MEM_REG, single.as_slice(), &[]);
     }
-    assert_eq!(place.port.statistics().unwrap().drops.malformed, 0);
+    assert_eq!(test.port.statistics().unwrap().drops.malformed, 0);
 }
 
 /// A machine whose MTU is larger than the port's.
 #[test]
 fn a_frame_that_is_too_long_is_counted_as_that() {
-    let mut place = listening("");
-    let mut rx = place.port.rx(0).unwrap();
-    let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+    let mut test = listening("");
+    let mut rx = test.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect(&test, feature::VERSION_1);
     // The header has 12 bytes, and the longest frame 1,518.
     for (n, len) in [12 + 1519, 12 + 13].into_iter().enumerate() {
         front.describe(TRANSMITS, n as u16, GUEST, len, 0, 0);
         front.offer(TRANSMITS, n as u16);
     }
-    let (mut batch, drops) = (Batch::new(), || place.port.statistics().unwrap().drops);
+    let (mut batch, drops) = (Batch::new(), || test.port.statistics().unwrap().drops);
     until(|| {
         rx.recv(&mut batch);
         drops().malformed > 0
@@ -650,8 +651,8 @@ fn a_frame_that_is_too_long_is_counted_as_that() {
 /// Each case violates a rule of rings or chains: the ring is no longer read, and nothing else is affected.
 #[test]
 fn a_ring_that_breaks_the_rules_is_given_up() {
-    type Lie = fn(&mut FrontEnd);
-    let lies: [(&str, Lie); 11] = [
+    type Violation = fn(&mut FrontEnd);
+    let violations: [(&str, Violation); 11] = [
         ("more is available than the ring has", |front| front.rings[1].available[1].store(2 + 17, Release)),
         ("a head beyond the table", |front| front.offer(TRANSMITS, SIZE)),
         ("a next one beyond the table", |front| {
@@ -692,52 +693,52 @@ fn a_ring_that_breaks_the_rules_is_given_up() {
             front.offer(TRANSMITS, 0);
         }),
     ];
-    let mut place = listening("");
-    let mut rx = place.port.rx(0).unwrap();
-    for (n, (what, lie)) in lies.into_iter().enumerate() {
-        let mut front = FrontEnd::connect(&place, feature::VERSION_1 | feature::INDIRECT_DESC);
+    let mut test = listening("");
+    let mut rx = test.port.rx(0).unwrap();
+    for (n, (what, violation)) in violations.into_iter().enumerate() {
+        let mut front = FrontEnd::connect(&test, feature::VERSION_1 | feature::INDIRECT_DESC);
         front.transmit(&frames(2));
         assert_eq!(receive(&mut rx, 2), frames(2), "{what}");
-        lie(&mut front);
+        violation(&mut front);
         let mut batch = Batch::new();
         until(|| {
             rx.recv(&mut batch);
-            place.port.link().unwrap() == Link::Down
+            test.port.link().unwrap() == Link::Down
         });
-        assert_eq!((batch.len(), place.port.statistics().unwrap().drops.malformed), (0, n as u64 + 1), "{what}");
+        assert_eq!((batch.len(), test.port.statistics().unwrap().drops.malformed), (0, n as u64 + 1), "{what}");
         front.transmit(&frames(2));
         assert_eq!(rx.recv(&mut batch), 0, "{what}");
         drop(front);
-        until(|| place.port.info().description.contains("no front end"));
+        until(|| test.port.info().description.contains("no front end"));
     }
     drop(rx);
-    assert_eq!(place.pool.available(), 256);
+    assert_eq!(test.pool.available(), 256);
 }
 
 /// The front end truncates its memory while both queues use it.
 #[test]
 fn memory_that_goes_away_ends_the_connection_and_not_the_process() {
     for _ in 0..3 {
-        let mut place = listening("");
-        let (mut rx, mut tx) = (place.port.rx(0).unwrap(), place.port.tx(0).unwrap());
-        let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+        let mut test = listening("");
+        let (mut rx, mut tx) = (test.port.rx(0).unwrap(), test.port.tx(0).unwrap());
+        let mut front = FrontEnd::connect(&test, feature::VERSION_1);
         front.transmit(&frames(5));
         assert_eq!(receive(&mut rx, 5), frames(5));
         ftruncate(&front.file, 0).unwrap();
         let mut batch = Batch::new();
         until(|| {
             rx.recv(&mut batch);
-            send(&mut tx, &place.pool, &[1; 60]);
-            place.port.link().unwrap() == Link::Down
+            send(&mut tx, &test.pool, &[1; 60]);
+            test.port.link().unwrap() == Link::Down
         });
         drop(front.connection);
         std::mem::forget(front.rings); // its own view would fault as well
         // The next front end is not affected.
-        let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+        let mut front = FrontEnd::connect(&test, feature::VERSION_1);
         front.transmit(&frames(5));
         assert_eq!(receive(&mut rx, 5), frames(5));
         drop((rx, tx));
-        assert_eq!(place.pool.available() + batch.cached() + batch.len(), 256);
+        assert_eq!(test.pool.available() + batch.cached() + batch.len(), 256);
     }
 }
 
@@ -766,11 +767,11 @@ fn logged(log: &OwnedFd) -> Vec<usize> {
 fn a_log_has_every_page_that_is_written() {
     for features in [feature::VERSION_1, feature::VERSION_1 | feature::RING_PACKED] {
         let features = features | feature::MRG_RXBUF;
-        let mut place = listening("?packed=on");
-        let (mut rx, mut tx) = (place.port.rx(0).unwrap(), place.port.tx(0).unwrap());
+        let mut test = listening("?packed=on");
+        let (mut rx, mut tx) = (test.port.rx(0).unwrap(), test.port.tx(0).unwrap());
         let mut front = match features & feature::RING_PACKED {
-            0 => FrontEnd::connect(&place, features),
-            _ => FrontEnd::connect_packed(&place, SIZE, features),
+            0 => FrontEnd::connect(&test, features),
+            _ => FrontEnd::connect_packed(&test, SIZE, features),
         };
         front.memory.write(BUFFERS, &[0x55; LEN - BUFFERS]);
         let log = new_log();
@@ -778,13 +779,13 @@ fn a_log_has_every_page_that_is_written() {
             // 96 bytes before the end of a page.
             front.offer_buffer(n, GUEST + (BUFFERS + usize::from(n) * 8192 + 4000) as u64, 300, features);
         }
-        assert_eq!(send(&mut tx, &place.pool, &[1; 60]), 1);
+        assert_eq!(send(&mut tx, &test.pool, &[1; 60]), 1);
         front.log(&log, (LOG_LEN, LOG_AT), features);
         assert!(logged(&log).is_empty(), "nothing is written");
         // In one page, in two pages, and in three buffers; the buffers begin at page 16.
         let before = front.contents();
         for len in [60, 90, 700] {
-            assert_eq!(send(&mut tx, &place.pool, &vec![1; len]), 1);
+            assert_eq!(send(&mut tx, &test.pool, &vec![1; len]), 1);
         }
         let (pages, changed) = (logged(&log), front.changed(&before));
         let buffers: Vec<_> = [18].into_iter().chain(20..28).collect();
@@ -805,9 +806,9 @@ fn a_log_has_every_page_that_is_written() {
         // The migration is cancelled.
         front.set_features(features);
         logged(&log);
-        assert_eq!(send(&mut tx, &place.pool, &[1; 60]), 1);
+        assert_eq!(send(&mut tx, &test.pool, &[1; 60]), 1);
         assert!(logged(&log).is_empty());
-        assert_eq!(place.port.statistics().unwrap().drops.malformed, 0);
+        assert_eq!(test.port.statistics().unwrap().drops.malformed, 0);
     }
 }
 
@@ -819,9 +820,9 @@ fn a_log_is_not_trusted() {
         ("a used ring that is nowhere", LOG_LEN, u64::MAX - 3, false),
         ("a log that is truncated", LOG_LEN, GUEST, true),
     ] {
-        let mut place = listening("");
-        let (mut rx, mut tx) = (place.port.rx(0).unwrap(), place.port.tx(0).unwrap());
-        let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+        let mut test = listening("");
+        let (mut rx, mut tx) = (test.port.rx(0).unwrap(), test.port.tx(0).unwrap());
+        let mut front = FrontEnd::connect(&test, feature::VERSION_1);
         let log = new_log();
         front.log(&log, (size, LOG_AT), feature::VERSION_1);
         for index in [RECEIVES, TRANSMITS] {
@@ -839,12 +840,12 @@ fn a_log_is_not_trusted() {
         }
         front.transmit(&frames(5));
         assert_eq!(receive(&mut rx, 5), frames(5), "{what}");
-        assert_eq!(send(&mut tx, &place.pool, &[1; 60]), 1, "{what}");
-        let state = place.port.link().unwrap();
+        assert_eq!(send(&mut tx, &test.pool, &[1; 60]), 1, "{what}");
+        let state = test.port.link().unwrap();
         assert_eq!(state == Link::Down, is_truncated, "{what}");
         // The next front end is not affected.
         drop(front);
-        let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+        let mut front = FrontEnd::connect(&test, feature::VERSION_1);
         front.transmit(&frames(5));
         assert_eq!(receive(&mut rx, 5), frames(5), "{what}");
     }
@@ -869,15 +870,15 @@ fn a_path_where_no_server_can_be_is_an_error() {
 /// message is disconnected after ten seconds.
 #[test]
 fn a_silent_front_end_does_not_keep_the_next_one_out() {
-    let mut place = listening("");
-    let mut rx = place.port.rx(0).unwrap();
+    let mut test = listening("");
+    let mut rx = test.port.rx(0).unwrap();
     let mut silent = Vec::new();
     for n in 0..100 {
-        let mut socket = UnixStream::connect(&place.path).unwrap();
+        let mut socket = UnixStream::connect(&test.path).unwrap();
         socket.write_all(&[1, 0, 0][..n % 2 * 3]).unwrap();
         silent.push(socket);
     }
-    let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+    let mut front = FrontEnd::connect(&test, feature::VERSION_1);
     front.transmit(&frames(3));
     assert_eq!(receive(&mut rx, 3), frames(3));
     drop(silent);
@@ -890,7 +891,7 @@ fn a_silent_front_end_does_not_keep_the_next_one_out() {
     while poll(&mut events, Some(&Timespec { tv_sec: 1, tv_nsec: 0 })) != Ok(1) {
         assert!(begin.elapsed() < std::time::Duration::from_secs(60), "it keeps the connection");
     }
-    let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+    let mut front = FrontEnd::connect(&test, feature::VERSION_1);
     front.transmit(&frames(3));
     assert_eq!(receive(&mut rx, 3), frames(3));
 }
@@ -898,13 +899,13 @@ fn a_silent_front_end_does_not_keep_the_next_one_out() {
 /// After a migration, the front end requests an announcement of the guest's address, unless the guest sends it.
 #[test]
 fn a_guest_that_has_moved_is_announced() {
-    let mut place = listening("");
-    let mut rx = place.port.rx(0).unwrap();
+    let mut test = listening("");
+    let mut rx = test.port.rx(0).unwrap();
     let address = [0x52, 0x54, 0, 1, 2, 3];
     let number = u64::from_le_bytes([0x52, 0x54, 0, 1, 2, 3, 0, 0]);
     for (features, count) in [(0, 1), (feature::GUEST_ANNOUNCE, 0)] {
         let features = feature::VERSION_1 | features;
-        let mut front = FrontEnd::connect(&place, features);
+        let mut front = FrontEnd::connect(&test, features);
         front.say(Request::SEND_RARP, number.as_bytes(), &[]);
         // A change of the setup does not repeat the announcement.
         front.set_features(features);
@@ -931,8 +932,8 @@ fn lie_of_log(front: &mut FrontEnd, size: u64, offset: u64) {
 /// Each message violates the protocol: the connection ends, and the next front end is served.
 #[test]
 fn a_message_that_breaks_the_protocol_ends_its_connection_alone() {
-    type Lie = fn(&mut FrontEnd);
-    let lies: [(&str, Lie); 20] = [
+    type Violation = fn(&mut FrontEnd);
+    let violations: [(&str, Violation); 20] = [
         ("an unknown request", |front| front.say(99u32, &[], &[])),
         ("a reply", |front| front.say_with(flag::VERSION | flag::REPLY)),
         ("another version", |front| front.say_with(2)),
@@ -981,13 +982,13 @@ fn a_message_that_breaks_the_protocol_ends_its_connection_alone() {
             front.say(Request::SET_MEM_TABLE, &[table.as_slice(), region.as_slice()].concat(), &[pipe.as_fd()]);
         }),
     ];
-    let mut place = listening("");
-    let mut rx = place.port.rx(0).unwrap();
-    for (what, lie) in lies {
-        let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+    let mut test = listening("");
+    let mut rx = test.port.rx(0).unwrap();
+    for (what, violation) in violations {
+        let mut front = FrontEnd::connect(&test, feature::VERSION_1);
         front.transmit(&frames(2));
         assert_eq!(receive(&mut rx, 2), frames(2), "{what}");
-        lie(&mut front);
+        violation(&mut front);
         let end = loop {
             match front.connection.receive() {
                 Ok(None) => {}
@@ -1046,13 +1047,13 @@ fn a_client_ends_whatever_its_server_does() {
 
 #[test]
 fn a_front_end_that_comes_and_goes_leaves_nothing_behind() {
-    let place = listening("");
-    drop(FrontEnd::connect(&place, feature::VERSION_1));
-    until(|| place.port.info().description.contains("no front end"));
+    let test = listening("");
+    drop(FrontEnd::connect(&test, feature::VERSION_1));
+    until(|| test.port.info().description.contains("no front end"));
     let before = open_files();
     for _ in 0..50 {
-        drop(FrontEnd::connect(&place, feature::VERSION_1));
-        until(|| place.port.info().description.contains("no front end"));
+        drop(FrontEnd::connect(&test, feature::VERSION_1));
+        until(|| test.port.info().description.contains("no front end"));
     }
     // Other tests may open files at the same time.
     until(|| open_files() <= before + 20);
@@ -1062,10 +1063,10 @@ fn a_front_end_that_comes_and_goes_leaves_nothing_behind() {
 #[test]
 fn packed_rings_carry_packets_in_both_directions() {
     for size in [SIZE, 11] {
-        let mut place = listening("?packed=on");
-        let (mut rx, mut tx) = (place.port.rx(0).unwrap(), place.port.tx(0).unwrap());
-        let mut front = FrontEnd::connect_packed(&place, size, feature::MRG_RXBUF | feature::INDIRECT_DESC);
-        assert!(place.port.info().description.contains("packed"));
+        let mut test = listening("?packed=on");
+        let (mut rx, mut tx) = (test.port.rx(0).unwrap(), test.port.tx(0).unwrap());
+        let mut front = FrontEnd::connect_packed(&test, size, feature::MRG_RXBUF | feature::INDIRECT_DESC);
+        assert!(test.port.info().description.contains("packed"));
         let frame: Vec<u8> = (0..200).map(|byte| byte as u8).collect();
         for round in 0..20u16 {
             front.exchange_packed(&mut rx, &frames(2));
@@ -1091,38 +1092,38 @@ fn packed_rings_carry_packets_in_both_directions() {
             }
             let first = front.rings[0].popped;
             let at = |n: u16| usize::from((first + n) % size) * 4096;
-            assert_eq!(send(&mut tx, &place.pool, &[round; 60]), 1);
+            assert_eq!(send(&mut tx, &test.pool, &[round; 60]), 1);
             assert_eq!(front.read(at(0), 13), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, round]);
             // In three buffers of 100 bytes, as counted in the header.
-            assert_eq!(send(&mut tx, &place.pool, &[round; 250]), 1);
+            assert_eq!(send(&mut tx, &test.pool, &[round; 250]), 1);
             assert_eq!(front.read(at(1), 13), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, round]);
             assert_eq!((front.read(at(2), 100), front.read(at(3), 62)), (vec![round; 100], vec![round; 62]));
             for (n, len) in [72, 100, 100, 62].into_iter().enumerate() {
                 assert_eq!(front.pop_packed(RECEIVES, 1), Some((0x8000 | (first + n as u16), len)));
             }
             assert_eq!(front.pop_packed(RECEIVES, 1), None);
-            assert_eq!(send(&mut tx, &place.pool, &[9; 1400]), 0, "it may have room later");
+            assert_eq!(send(&mut tx, &test.pool, &[9; 1400]), 0, "it may have room later");
         }
         // The packet is longer than all buffers that the ring can hold.
         while front.rings[0].added - front.rings[0].popped < size {
             front.offer_packed(RECEIVES, 0, &[(GUEST + BUFFERS as u64, 40, WRITE)]);
         }
         let deadline = Deadline::begin();
-        while place.port.statistics().unwrap().drops.tx_too_long == 0 {
-            deadline.check(|| format!("a packet that is too long: {:?}", place.port.statistics()));
-            assert_eq!(send(&mut tx, &place.pool, &[9; 1400]), 1);
+        while test.port.statistics().unwrap().drops.tx_too_long == 0 {
+            deadline.check(|| format!("a packet that is too long: {:?}", test.port.statistics()));
+            assert_eq!(send(&mut tx, &test.pool, &[9; 1400]), 1);
         }
         drop((rx, tx));
-        assert_eq!(place.pool.available(), 256);
+        assert_eq!(test.pool.available(), 256);
     }
 }
 
 /// The driver's event suppression (VIRTIO 1.2, 2.8.10).
 #[test]
 fn a_packed_ring_s_driver_chooses_its_interrupts() {
-    let mut place = listening("?packed=on");
-    let mut rx = place.port.rx(0).unwrap();
-    let mut front = FrontEnd::connect_packed(&place, SIZE, feature::EVENT_IDX);
+    let mut test = listening("?packed=on");
+    let mut rx = test.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect_packed(&test, SIZE, feature::EVENT_IDX);
     front.number(Request::GET_FEATURES); // all earlier messages are processed
     assert_eq!(rx.recv(&mut Batch::new()), 0);
     front.rings[1].call.clear(); // raised at the connection's start
@@ -1146,11 +1147,11 @@ fn a_packed_ring_s_driver_chooses_its_interrupts() {
 /// Like [`a_ring_that_breaks_the_rules_is_given_up`]. Descriptors that are not marked available are not read.
 #[test]
 fn a_packed_ring_that_breaks_the_rules_is_given_up() {
-    type Lie = fn(&mut FrontEnd);
+    type Violation = fn(&mut FrontEnd);
     fn one(front: &mut FrontEnd, address: u64, len: u32, flags: u16) {
         front.offer_packed(TRANSMITS, 0, &[(address, len, flags)]);
     }
-    let lies: [(&str, Lie); 12] = [
+    let violations: [(&str, Violation); 12] = [
         ("a chain that goes on where nothing is available", |front| one(front, GUEST, 20, NEXT)),
         ("a chain that is longer than the ring", |front| {
             front.offer_packed(TRANSMITS, 0, &[(GUEST, 20, NEXT); SIZE as usize]);
@@ -1173,51 +1174,51 @@ fn a_packed_ring_that_breaks_the_rules_is_given_up() {
             front.offer_packed(TRANSMITS, 0, &[(GUEST, 20, 0), (GUEST, 16, INDIRECT)]);
         }),
     ];
-    let mut place = listening("?packed=on");
-    let mut rx = place.port.rx(0).unwrap();
-    for (n, (what, lie)) in lies.into_iter().enumerate() {
-        let mut front = FrontEnd::connect_packed(&place, SIZE, feature::INDIRECT_DESC);
+    let mut test = listening("?packed=on");
+    let mut rx = test.port.rx(0).unwrap();
+    for (n, (what, violation)) in violations.into_iter().enumerate() {
+        let mut front = FrontEnd::connect_packed(&test, SIZE, feature::INDIRECT_DESC);
         front.exchange_packed(&mut rx, &frames(2));
         let mut batch = Batch::new();
         for owner in [0, AVAILABLE | USED, USED] {
             front.rings[1].table[2][1].store(100 | u64::from(owner) << 48, Release);
             assert_eq!(rx.recv(&mut batch), 0);
         }
-        assert_ne!(place.port.link().unwrap(), Link::Down, "{what}");
-        lie(&mut front);
+        assert_ne!(test.port.link().unwrap(), Link::Down, "{what}");
+        violation(&mut front);
         until(|| {
             rx.recv(&mut batch);
-            place.port.link().unwrap() == Link::Down
+            test.port.link().unwrap() == Link::Down
         });
-        assert_eq!((batch.len(), place.port.statistics().unwrap().drops.malformed), (0, n as u64 + 1), "{what}");
+        assert_eq!((batch.len(), test.port.statistics().unwrap().drops.malformed), (0, n as u64 + 1), "{what}");
         drop(front);
-        until(|| place.port.info().description.contains("no front end"));
+        until(|| test.port.info().description.contains("no front end"));
     }
     drop(rx);
-    assert_eq!(place.pool.available(), 256);
+    assert_eq!(test.pool.available(), 256);
 }
 
 /// A base outside the ring, which QEMU never sends.
 #[test]
 fn a_packed_ring_that_begins_outside_is_given_up() {
-    let mut place = listening("?packed=on");
-    let mut rx = place.port.rx(0).unwrap();
-    let mut front = FrontEnd::connect_packed(&place, SIZE, 0);
+    let mut test = listening("?packed=on");
+    let mut rx = test.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect_packed(&test, SIZE, 0);
     front.stop(TRANSMITS);
     front.base = 1 << 15 | u32::from(SIZE);
     front.start(TRANSMITS);
     until(|| {
         rx.recv(&mut Batch::new());
-        place.port.link().unwrap() == Link::Down
+        test.port.link().unwrap() == Link::Down
     });
 }
 
 /// QEMU stops rings when its machine pauses or resets. It restarts them at the reported position, or at the beginning.
 #[test]
 fn a_packed_ring_that_is_stopped_says_where_it_is() {
-    let mut place = listening("?packed=on");
-    let mut rx = place.port.rx(0).unwrap();
-    let mut front = FrontEnd::connect_packed(&place, SIZE, 0);
+    let mut test = listening("?packed=on");
+    let mut rx = test.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect_packed(&test, SIZE, 0);
     front.exchange_packed(&mut rx, &frames(7));
     assert_eq!((front.stop(TRANSMITS), front.stop(RECEIVES)), (0x8007_8007, 0x8000_8000));
     for (base, end) in [(0x8007_8007, 0x000D_000D), (0x000D, 0x0003_0003)] {
@@ -1227,7 +1228,7 @@ fn a_packed_ring_that_is_stopped_says_where_it_is() {
         front.exchange_packed(&mut rx, &frames(11));
         assert_eq!(front.stop(TRANSMITS), end);
     }
-    front.begin_anew(TRANSMITS);
+    front.reset(TRANSMITS);
     front.start(TRANSMITS);
     front.exchange_packed(&mut rx, &frames(11));
 }
@@ -1235,26 +1236,26 @@ fn a_packed_ring_that_is_stopped_says_where_it_is() {
 /// The front end sends the same base as to the killed process, which never reported another.
 #[test]
 fn packed_rings_go_on_after_a_kill() {
-    let mut place = listening("?packed=on");
-    let rings = place.folder.path().join("socket.rings");
-    let mut rx = place.port.rx(0).unwrap();
-    let mut front = FrontEnd::connect_packed(&place, SIZE, 0);
+    let mut test = listening("?packed=on");
+    let rings = test.folder.path().join("socket.rings");
+    let mut rx = test.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect_packed(&test, SIZE, 0);
     front.exchange_packed(&mut rx, &frames(13));
-    let killed = |place: Place, rx: RxQueue| {
-        let Place { port, folder, .. } = place;
+    let killed = |test: TestPort, rx: RxQueue| {
+        let TestPort { port, folder, .. } = test;
         drop((rx, port));
-        let mut place = listening_in(folder, "?packed=on");
-        let rx = place.port.rx(0).unwrap();
-        (place, rx)
+        let mut test = listening_in(folder, "?packed=on");
+        let rx = test.port.rx(0).unwrap();
+        (test, rx)
     };
     for _ in 0..2 {
         // Chains available at a kill are not lost, nor are those at the end of a connection.
         for is_kill in [true, false] {
             front.transmit_packed(&frames(2));
             if is_kill {
-                (place, rx) = killed(place, rx);
+                (test, rx) = killed(test, rx);
             }
-            front = front.connect_again(&place, PACKED);
+            front = front.connect_again(&test, PACKED);
             assert_eq!(receive(&mut rx, 2), frames(2));
             assert!(front.pop_packed(TRANSMITS, 1).is_some() && front.pop_packed(TRANSMITS, 1).is_some());
             front.exchange_packed(&mut rx, &frames(9));
@@ -1266,16 +1267,18 @@ fn packed_rings_go_on_after_a_kill() {
     for parts in [&[(address, 72, 0)][..], &[(address, 40, 0), (address, 32, 0)], &[(address, 72, 0)]] {
         front.offer_packed(TRANSMITS, 7, parts);
     }
-    (place, rx) = killed(place, rx);
+    (test, rx) = killed(test, rx);
     let mut file = std::fs::read(&rings).unwrap();
-    let kept = u64::from_le_bytes(file[72..80].try_into().unwrap());
-    assert_eq!(((kept & 0x7FFF) as u16, kept >> 48), (at, 0x8000));
-    let is_first_round = kept & 0x8000 != 0;
-    file[72..80].copy_from_slice(&(kept & !0xFFFF_FFFF | (kept & 0xFFFF) << 16 | ((kept & 0xFFFF) + 4)).to_le_bytes());
+    let recorded = u64::from_le_bytes(file[72..80].try_into().unwrap());
+    assert_eq!(((recorded & 0x7FFF) as u16, recorded >> 48), (at, 0x8000));
+    let is_first_round = recorded & 0x8000 != 0;
+    file[72..80].copy_from_slice(
+        &(recorded & !0xFFFF_FFFF | (recorded & 0xFFFF) << 16 | ((recorded & 0xFFFF) + 4)).to_le_bytes(),
+    );
     std::fs::write(&rings, file).unwrap();
     let used = if is_first_round { AVAILABLE | USED } else { 0 };
     front.rings[1].table[usize::from(at) + 3][1].store(60 | 7 << 32 | u64::from(used) << 48, Relaxed);
-    front = front.connect_again(&place, PACKED);
+    front = front.connect_again(&test, PACKED);
     front.number(Request::GET_FEATURES);
     front.rings[1].call.clear(); // raised at the connection's start
     let mut batch = Batch::new();
@@ -1292,14 +1295,14 @@ fn packed_rings_go_on_after_a_kill() {
     assert!(batch.is_empty());
     front.exchange_packed(&mut rx, &frames(9));
     // The driver resets its rings while there is no back end: the base is the same, but the rings are new.
-    (place, rx) = killed(place, rx);
-    front.begin_anew(TRANSMITS);
-    front = front.connect_again(&place, PACKED);
+    (test, rx) = killed(test, rx);
+    front.reset(TRANSMITS);
+    front = front.connect_again(&test, PACKED);
     front.exchange_packed(&mut rx, &frames(9));
     // A front end that has stopped its rings knows their positions, so the file is removed with the port.
     assert_eq!((front.stop(RECEIVES), front.stop(TRANSMITS)), (0x8000_8000, 0x8009_8009));
     assert!(rings.exists());
-    drop((rx, place.port));
+    drop((rx, test.port));
     assert!(!rings.exists());
 }
 
@@ -1317,9 +1320,9 @@ fn packed_rings_go_on_behind_what_qemu_has_dropped() {
         (29, &[1, 1], 0, "nothing: index 0 is not available"),
         (37, &[1, 1], 0, "nothing: index 0 is used"),
     ] {
-        let mut place = listening("?packed=on");
-        let mut rx = place.port.rx(0).unwrap();
-        let mut front = FrontEnd::connect_packed(&place, SIZE, 0);
+        let mut test = listening("?packed=on");
+        let mut rx = test.port.rx(0).unwrap();
+        let mut front = FrontEnd::connect_packed(&test, SIZE, 0);
         for _ in 0..before {
             front.exchange_packed(&mut rx, &frames(1));
         }
@@ -1331,12 +1334,12 @@ fn packed_rings_go_on_behind_what_qemu_has_dropped() {
             };
             front.offer_packed(TRANSMITS, 7 + n as u16, parts);
         }
-        let Place { port, folder, .. } = place;
+        let TestPort { port, folder, .. } = test;
         drop((rx, port));
         front.drop_as_qemu();
-        let mut place = listening_in(folder, "?packed=on");
-        let mut rx = place.port.rx(0).unwrap();
-        front = front.connect_again(&place, PACKED);
+        let mut test = listening_in(folder, "?packed=on");
+        let mut rx = test.port.rx(0).unwrap();
+        front = front.connect_again(&test, PACKED);
         let left = waiting.len() - empty;
         let expected: Vec<_> = (empty..waiting.len()).map(|n| vec![n as u8; 60]).collect();
         assert_eq!(receive(&mut rx, left), expected, "{what}");
@@ -1355,9 +1358,9 @@ fn packed_rings_go_on_behind_what_qemu_has_dropped() {
 /// At its base, QEMU may find the rest of a chain of an earlier round, and drop it.
 #[test]
 fn what_qemu_drops_behind_a_packed_ring_s_place_is_nothing() {
-    let mut place = listening("?packed=on");
-    let mut rx = place.port.rx(0).unwrap();
-    let mut front = FrontEnd::connect_packed(&place, SIZE, 0);
+    let mut test = listening("?packed=on");
+    let mut rx = test.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect_packed(&test, SIZE, 0);
     (0..31).for_each(|_| front.exchange_packed(&mut rx, &frames(1)));
     let address = front.write(0, &[1; 60]);
     front.offer_packed(TRANSMITS, 7, &[(address, 40, 0), (address + 40, 32, 0)]);
@@ -1368,7 +1371,7 @@ fn what_qemu_drops_behind_a_packed_ring_s_place_is_nothing() {
     assert_eq!(front.base, 0x8001_8001);
     let first = front.rings[1].added;
     front.transmit_packed(&frames(3));
-    front = front.connect_again(&place, PACKED);
+    front = front.connect_again(&test, PACKED);
     assert_eq!(receive(&mut rx, 3), frames(3));
     (0..3).for_each(|n| assert_eq!(front.pop_packed(TRANSMITS, 1), Some((0xFF00 | (first + n), 0))));
     (0..40).for_each(|_| front.exchange_packed(&mut rx, &frames(1)));
@@ -1377,13 +1380,13 @@ fn what_qemu_drops_behind_a_packed_ring_s_place_is_nothing() {
 /// A machine that migrates here has other rings; the record belongs to the previous ones.
 #[test]
 fn another_front_end_s_packed_rings_begin_where_it_names() {
-    let mut place = listening("?packed=on");
-    let mut rx = place.port.rx(0).unwrap();
-    let mut front = FrontEnd::connect_packed(&place, SIZE, 0);
+    let mut test = listening("?packed=on");
+    let mut rx = test.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect_packed(&test, SIZE, 0);
     front.exchange_packed(&mut rx, &frames(7));
     drop(front);
-    until(|| place.port.info().description.contains("no front end"));
-    let other = FrontEnd::new(UnixStream::connect(&place.path).unwrap());
+    until(|| test.port.info().description.contains("no front end"));
+    let other = FrontEnd::new(UnixStream::connect(&test.path).unwrap());
     let mut other = FrontEnd { user: USER + LEN as u64, base: 0x0003_0003, ..other };
     // It has used three descriptors in the second round.
     for n in 0..SIZE {
@@ -1391,32 +1394,32 @@ fn another_front_end_s_packed_rings_begin_where_it_names() {
         other.rings[1].table[usize::from(n)][1].store(u64::from(used) << 48, Relaxed);
     }
     (other.rings[1].added, other.rings[1].popped) = (SIZE + 3, SIZE + 3);
-    other = other.up(&place, PACKED);
+    other = other.up(&test, PACKED);
     (0..40).for_each(|_| other.exchange_packed(&mut rx, &frames(1)));
 }
 
 /// A back end killed between using buffers and raising the interrupt leaves a waiting driver.
 #[test]
 fn a_new_back_end_interrupts_the_driver_once() {
-    let place = listening("");
-    let front = FrontEnd::connect(&place, feature::VERSION_1);
+    let test = listening("");
+    let front = FrontEnd::connect(&test, feature::VERSION_1);
     assert!(front.rings.iter().all(|ring| is_raised(&ring.call)));
 }
 
 /// A stopped ring's position is right even if no queue has polled it since the kill.
 #[test]
 fn a_packed_ring_that_nobody_has_looked_at_stops_where_it_was() {
-    let mut place = listening("?packed=on");
-    let mut rx = place.port.rx(0).unwrap();
-    let mut front = FrontEnd::connect_packed(&place, SIZE, 0);
+    let mut test = listening("?packed=on");
+    let mut rx = test.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect_packed(&test, SIZE, 0);
     front.exchange_packed(&mut rx, &frames(5));
-    front = front.connect_again(&place, PACKED);
+    front = front.connect_again(&test, PACKED);
     assert_eq!((front.stop(RECEIVES), front.stop(TRANSMITS)), (0x8000_8000, 0x8005_8005));
 }
 
 /// A file of another user, or a file with another purpose, is rejected.
 #[test]
-fn the_file_of_places_is_this_user_s_own() {
+fn the_position_file_is_this_user_s_own() {
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
     let folder = TempDir::new().unwrap();
     let [socket, rings, other] = ["socket", "socket.rings", "other"].map(|name| folder.path().join(name));
@@ -1470,9 +1473,9 @@ proptest! {
         more in 0..20u16,
         features in prop::sample::select(vec![0, feature::MRG_RXBUF, feature::CSUM, feature::INDIRECT_DESC]),
     ) {
-        let mut place = listening("?offloads=on&mtu=9000");
-        let (mut rx, mut tx) = (place.port.rx(0).unwrap(), place.port.tx(0).unwrap());
-        let front = FrontEnd::connect(&place, feature::VERSION_1 | features);
+        let mut test = listening("?offloads=on&mtu=9000");
+        let (mut rx, mut tx) = (test.port.rx(0).unwrap(), test.port.tx(0).unwrap());
+        let front = FrontEnd::connect(&test, feature::VERSION_1 | features);
         for (n, (base, len, flags, next)) in descriptors.into_iter().enumerate() {
             let (ring, number) = (n as u32 / u32::from(SIZE), n as u16 % SIZE);
             // Buffers, the rings themselves, the end of the memory, and addresses outside it.
@@ -1493,7 +1496,7 @@ proptest! {
             batch.clear();
         }
         drop((rx, tx, batch));
-        prop_assert_eq!(place.pool.available(), 256);
+        prop_assert_eq!(test.pool.available(), 256);
     }
 
     /// The same for packed rings, with arbitrary positions recorded by a previous process.
@@ -1501,22 +1504,23 @@ proptest! {
     fn any_packed_ring_is_survived(
         descriptors in prop::collection::vec((0..6u64, 0..3000u32, 0..8u16, 0..4u16), 2 * SIZE as usize),
         size in 1..=SIZE,
-        place_left in prop::option::of([any::<u16>(), any::<u16>()]),
+        position_left in prop::option::of([any::<u16>(), any::<u16>()]),
         features in prop::sample::select(vec![0, feature::MRG_RXBUF, feature::CSUM, feature::INDIRECT_DESC]),
     ) {
         let folder = TempDir::new().unwrap();
-        let mut place = listening_in(folder, "?offloads=on&mtu=9000&packed=on");
-        if let Some([from, to]) = place_left {
-            let rings = place.folder.path().join("socket.rings");
+        let mut test = listening_in(folder, "?offloads=on&mtu=9000&packed=on");
+        if let Some([from, to]) = position_left {
+            let rings = test.folder.path().join("socket.rings");
             let mut file = std::fs::read(&rings).unwrap();
-            let kept = u64::from(to % 32) | u64::from(from % 32) << 16 | u64::from((size - 1) | 0x8000) << 32 | 0x8000 << 48;
-            let kept = kept | u64::from(to & 0x8000) | u64::from(from & 0x8000) << 16;
-            file[64..72].copy_from_slice(&kept.to_le_bytes());
-            file[72..80].copy_from_slice(&kept.to_le_bytes());
+            let last = u64::from((size - 1) | 0x8000);
+            let recorded = u64::from(to % 32) | u64::from(from % 32) << 16 | last << 32 | 0x8000 << 48;
+            let recorded = recorded | u64::from(to & 0x8000) | u64::from(from & 0x8000) << 16;
+            file[64..72].copy_from_slice(&recorded.to_le_bytes());
+            file[72..80].copy_from_slice(&recorded.to_le_bytes());
             std::fs::write(&rings, file).unwrap();
         }
-        let (mut rx, mut tx) = (place.port.rx(0).unwrap(), place.port.tx(0).unwrap());
-        let mut front = FrontEnd::new(UnixStream::connect(&place.path).unwrap());
+        let (mut rx, mut tx) = (test.port.rx(0).unwrap(), test.port.tx(0).unwrap());
+        let mut front = FrontEnd::new(UnixStream::connect(&test.path).unwrap());
         for (n, (base, len, flags, owner)) in descriptors.into_iter().enumerate() {
             let address = [GUEST + BUFFERS as u64, GUEST, GUEST + LEN as u64 - 100, GUEST + 3 * 4096, 0, u64::MAX - 50];
             // Mostly available in the first round.
@@ -1526,7 +1530,7 @@ proptest! {
             second.store(u64::from(len) | (n as u64) << 32 | u64::from(flags | owner) << 48, Release);
         }
         (front.size, front.base) = (size, 0x8000);
-        front = front.up(&place, PACKED | features);
+        front = front.up(&test, PACKED | features);
         let mut batch = Batch::with_capacity(64);
         for _ in 0..4 {
             rx.recv(&mut batch);
@@ -1537,6 +1541,6 @@ proptest! {
             batch.clear();
         }
         drop((rx, tx, batch, front));
-        prop_assert_eq!(place.pool.available(), 256);
+        prop_assert_eq!(test.pool.available(), 256);
     }
 }

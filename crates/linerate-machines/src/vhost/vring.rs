@@ -16,7 +16,7 @@ use linerate_spec::virtio::feature;
 use super::log::Log;
 use super::memory::GuestMemory;
 use super::packed::Packed;
-use super::places::Record;
+use super::positions::Record;
 use super::ring::{Addresses, DeviceRing};
 use super::split::Split;
 
@@ -33,7 +33,7 @@ pub struct Vring {
     /// The queue did not finish its poll in time; further changes wait only briefly.
     is_stalled: AtomicBool,
     /// The position of the next chain, in the format's own encoding; or [`UNKNOWN`].
-    place: AtomicU32,
+    position: AtomicU32,
     /// The ring is invalid, or its memory was truncated; the queue ignores it until the driver restarts it.
     is_broken: AtomicBool,
     /// How often the ring was invalid.
@@ -105,7 +105,7 @@ impl AnyRing {
     }
 
     /// Returns the ring as a trait object, for rare calls.
-    pub fn seldom(&self) -> &dyn DeviceRing {
+    pub fn as_dyn(&self) -> &dyn DeviceRing {
         match self {
             AnyRing::Split(ring) => ring,
             AnyRing::Packed(ring) => ring,
@@ -150,7 +150,7 @@ impl Vring {
             setup: Handover::default(),
             timeout: PEER_TIMEOUT,
             is_stalled: AtomicBool::new(false),
-            place: AtomicU32::new(UNKNOWN),
+            position: AtomicU32::new(UNKNOWN),
             is_broken: AtomicBool::new(false),
             breaches: AtomicU64::new(0),
             changed: Interrupt::new()?,
@@ -164,9 +164,9 @@ impl Vring {
     /// The setup was changed, but a queue whose thread is stopped is still in a poll with the old one.
     pub fn change<T>(&self, change: impl FnOnce(&mut Setup) -> T) -> Result<T, Stalled> {
         let result = self.setup.change(change);
-        let is_left = self.wait_until_left();
+        let has_ended_poll = self.wait_until_left();
         self.changed.raise();
-        if is_left {
+        if has_ended_poll {
             return Ok(result);
         }
         if !self.is_stalled.swap(true, Relaxed) {
@@ -193,30 +193,30 @@ impl Vring {
     }
 
     /// Resets the ring's position and validity before it is started.
-    pub fn begin_anew(&self) {
-        self.place.store(UNKNOWN, Relaxed);
+    pub fn reset(&self) {
+        self.position.store(UNKNOWN, Relaxed);
         self.is_broken.store(false, Relaxed);
     }
 
-    /// Returns the position of a ring that the front end has just stopped. [Forget](Vring::forget_place) it after the
-    /// reply.
-    pub fn place_of_stopped(&self, setup: &Setup) -> u16 {
+    /// Returns the position of a ring that the front end has just stopped. [Forget](Vring::forget_position) it after
+    /// the reply.
+    pub fn stop_position(&self, setup: &Setup) -> u16 {
         // A packed ring that no queue has polled may not be at the front end's base.
         let found = || self.ring(setup).filter(|_| setup.is_packed()).map(|ring| ring.next());
-        let place = self.place().or_else(found).unwrap_or(setup.base);
+        let position = self.position().or_else(found).unwrap_or(setup.base);
         setup.log_ring();
-        place
+        position
     }
 
     /// Forgets the ring's position; the front end now has it.
-    pub fn forget_place(&self) {
+    pub fn forget_position(&self) {
         self.record.iter().for_each(Record::forget);
-        self.begin_anew();
+        self.reset();
     }
 
     /// Returns the ring's position; `None` if no queue has polled it.
-    fn place(&self) -> Option<u16> {
-        u16::try_from(self.place.load(Acquire)).ok()
+    fn position(&self) -> Option<u16> {
+        u16::try_from(self.position.load(Acquire)).ok()
     }
 
     /// Locates the ring in the front end's memory; `None` if it is not inside.
@@ -224,9 +224,9 @@ impl Vring {
         let &Setup { addresses, size, base, .. } = setup;
         let event_idx = setup.features & feature::EVENT_IDX != 0;
         match setup.is_packed() {
-            false => Split::new(&setup.memory, addresses, size, event_idx, self.place()).map(AnyRing::Split),
+            false => Split::new(&setup.memory, addresses, size, event_idx, self.position()).map(AnyRing::Split),
             true => {
-                let begin = (self.place(), base);
+                let begin = (self.position(), base);
                 Packed::new(&setup.memory, addresses, size, event_idx, begin, self.record.clone()?).map(AnyRing::Packed)
             }
         }
@@ -257,16 +257,16 @@ impl Vring {
 }
 
 /// A queue's view of its virtqueue.
-pub struct Attached {
+pub struct QueueRing {
     vring: Arc<Vring>,
     /// The version of the setup in `running`.
     seen: Seen,
     running: Option<Running>,
 }
 
-impl Attached {
-    pub fn new(vring: Arc<Vring>) -> Attached {
-        Attached { vring, seen: Seen::NOTHING, running: None }
+impl QueueRing {
+    pub fn new(vring: Arc<Vring>) -> QueueRing {
+        QueueRing { vring, seen: Seen::NOTHING, running: None }
     }
 
     pub fn vring(&self) -> &Vring {
@@ -278,7 +278,7 @@ impl Attached {
         self.running.as_ref().is_some_and(|running| running.setup.is_enabled)
     }
 
-    /// Begins a poll; `None` if the ring is not running. End it with [`leave`](Attached::leave).
+    /// Begins a poll; `None` if the ring is not running. End it with [`leave`](QueueRing::leave).
     #[inline(always)]
     pub fn enter(&mut self) -> Option<&mut Running> {
         if self.vring.setup.enter(self.seen) {
@@ -294,7 +294,7 @@ impl Attached {
     #[inline(always)]
     pub fn leave(&mut self) {
         if let Some(running) = &self.running {
-            self.vring.place.store(running.ring.next().into(), Relaxed);
+            self.vring.position.store(running.ring.next().into(), Relaxed);
             if running.setup.log.is_some() {
                 self.log_ring();
             }
@@ -305,7 +305,7 @@ impl Attached {
     #[cold]
     fn log_ring(&mut self) {
         if self.running.as_ref().is_some_and(|running| !running.setup.log_ring()) {
-            self.give_up(Breach::TAKEN_AWAY);
+            self.give_up(Breach::TRUNCATED);
         }
     }
 
@@ -315,7 +315,7 @@ impl Attached {
         self.vring.give_up();
         // Truncated memory reads as zeros, which look like another breach.
         let is_taken = self.running.as_ref().is_some_and(|running| running.setup.memory.is_broken());
-        let breach = if is_taken { Breach::TAKEN_AWAY } else { breach };
+        let breach = if is_taken { Breach::TRUNCATED } else { breach };
         let _of_port = span_of(&self.vring.port).entered();
         tracing::warn!(
             "a ring of the front end's breaks the rules: {breach}; nothing is taken from it until its driver starts it again"
@@ -326,13 +326,13 @@ impl Attached {
 
     /// Adopts a changed setup, if there is one, so that the memory of a disconnected front end is released.
     #[inline(always)]
-    pub fn look(&mut self) {
+    pub fn adopt_if_changed(&mut self) {
         if self.vring.setup.is_changed(self.seen) && self.enter().is_some() {
             self.leave();
         }
     }
 
-    /// Returns whether a poll would find something new. Cheaper than [`enter`](Attached::enter), because it needs no
+    /// Returns whether a poll would find something new. Cheaper than [`enter`](QueueRing::enter), because it needs no
     /// fence.
     #[inline(always)]
     pub fn has_work(&self) -> bool {
@@ -356,11 +356,11 @@ impl Attached {
         }
         match vring.ring(&setup) {
             Some(ring) => {
-                ring.seldom().forbid_notifications();
+                ring.as_dyn().forbid_notifications();
                 // A killed back end may have returned chains without an interrupt, and the driver may be waiting for
                 // them.
                 setup.call.iter().for_each(|call| call.raise());
-                vring.place.store(ring.next().into(), Relaxed);
+                vring.position.store(ring.next().into(), Relaxed);
                 self.running = Some(Running { ring, setup });
             }
             None => {
@@ -372,7 +372,7 @@ impl Attached {
     }
 }
 
-impl Drop for Attached {
+impl Drop for QueueRing {
     fn drop(&mut self) {
         self.vring.setup.leave();
     }

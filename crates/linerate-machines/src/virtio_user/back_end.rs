@@ -76,7 +76,7 @@ impl BackEnd {
     /// The protocol features that this side supports.
     const USED: Protocol = Protocol::MQ.union(Protocol::REPLY_ACK).union(Protocol::MTU).union(Protocol::STATUS);
     /// Features of the device configuration and the control queue, which the front end implements itself.
-    const OWN: u64 = feature::MAC
+    const FRONT_END_FEATURES: u64 = feature::MAC
         | feature::STATUS
         | feature::CTRL_VQ
         | feature::CTRL_RX
@@ -97,16 +97,16 @@ impl BackEnd {
         let kicks = (0..2 * wanted.pairs).map(|_| Interrupt::shared().map(Arc::new)).collect::<Result<Vec<_>>>()?;
         let unread = Interrupt::shared()?;
         let found = (|| {
-            let offered = number(&link, Request::GET_FEATURES)?;
+            let offered = query_u64(&link, Request::GET_FEATURES)?;
             let (mut protocol, mut pairs) = (Protocol::empty(), 1);
             if offered & PROTOCOL_FEATURES != 0 {
-                let all = number(&link, Request::GET_PROTOCOL_FEATURES)?;
+                let all = query_u64(&link, Request::GET_PROTOCOL_FEATURES)?;
                 protocol = Protocol::from_bits_truncate(all) & BackEnd::USED;
-                link.tell(Request::SET_PROTOCOL_FEATURES, protocol.bits().as_slice(), &[], false)?;
+                link.send_request(Request::SET_PROTOCOL_FEATURES, protocol.bits().as_slice(), &[], false)?;
             }
-            done(&link, Request::SET_OWNER, &[], &[], protocol.contains(Protocol::REPLY_ACK)).then_some(())?;
+            send_checked(&link, Request::SET_OWNER, &[], &[], protocol.contains(Protocol::REPLY_ACK)).then_some(())?;
             if protocol.contains(Protocol::MQ) && offered & feature::MQ != 0 {
-                pairs = number(&link, Request::GET_QUEUE_NUM)?;
+                pairs = query_u64(&link, Request::GET_QUEUE_NUM)?;
             }
             Some((offered, protocol, pairs))
         })();
@@ -128,13 +128,13 @@ impl BackEnd {
     }
 
     /// Sends a request. Returns false if it has failed.
-    fn tell(&self, request: Request, payload: &[u8]) -> bool {
-        self.tell_with(request, payload, &[])
+    fn send_request(&self, request: Request, payload: &[u8]) -> bool {
+        self.send_request_with(request, payload, &[])
     }
 
-    /// Like [`tell`](BackEnd::tell), with descriptors.
-    fn tell_with(&self, request: Request, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
-        done(&self.link, request, payload, descriptors, self.acknowledges())
+    /// Like [`send_request`](BackEnd::send_request), with descriptors.
+    fn send_request_with(&self, request: Request, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
+        send_checked(&self.link, request, payload, descriptors, self.acknowledges())
     }
 
     fn acknowledges(&self) -> bool {
@@ -146,7 +146,7 @@ impl BackEnd {
         let mtu = self.wanted.mtu;
         if self.protocol.contains(Protocol::MTU)
             && self.offered & feature::MTU != 0
-            && self.link.tell(Request::NET_SET_MTU, mtu.as_slice(), &[], self.acknowledges()) != Some(true)
+            && self.link.send_request(Request::NET_SET_MTU, mtu.as_slice(), &[], self.acknowledges()) != Some(true)
         {
             let mend = "a smaller MTU here, or a larger one at the back end";
             self.link.fail_with(format!("the back end refuses an MTU of {mtu}"), mend);
@@ -163,10 +163,10 @@ impl BackEnd {
             payload.extend(region.as_slice());
             files.push(memory.file());
         }
-        self.tell_with(Request::SET_MEM_TABLE, &payload, &files)
+        self.send_request_with(Request::SET_MEM_TABLE, &payload, &files)
             && state.rings.iter().all(|ring| self.start_ring(ring, state.features))
             // Without acknowledgements, this reply shows that all requests have been processed.
-            && (self.acknowledges() || self.link.ask(Request::GET_FEATURES, &[]).is_some())
+            && (self.acknowledges() || self.link.query(Request::GET_FEATURES, &[]).is_some())
     }
 
     fn start_ring(&self, ring: &RingSetup, features: u64) -> bool {
@@ -175,13 +175,15 @@ impl BackEnd {
         // No descriptor is available or used yet; a packed ring's wrap counters begin with 1 (2.8.1).
         let base = if features & feature::RING_PACKED != 0 { 1 << 31 | 1 << 15 } else { 0 };
         let call = ring.vector.and_then(|vector| self.wanted.interrupts.get(usize::from(vector)));
-        let event = |request, event: &Interrupt| self.tell_with(request, u64::from(index).as_slice(), &[event.as_fd()]);
-        self.tell(Request::SET_VRING_NUM, value(ring.size.into()).as_slice())
-            && self.tell(Request::SET_VRING_BASE, value(base).as_slice())
-            && self.tell(Request::SET_VRING_ADDR, ring.addresses.as_slice())
+        let event =
+            |request, event: &Interrupt| self.send_request_with(request, u64::from(index).as_slice(), &[event.as_fd()]);
+        self.send_request(Request::SET_VRING_NUM, value(ring.size.into()).as_slice())
+            && self.send_request(Request::SET_VRING_BASE, value(base).as_slice())
+            && self.send_request(Request::SET_VRING_ADDR, ring.addresses.as_slice())
             && event(Request::SET_VRING_CALL, call.unwrap_or(&self.unread))
             && event(Request::SET_VRING_KICK, &self.kicks[usize::from(ring.queue)])
-            && (self.offered & PROTOCOL_FEATURES == 0 || self.tell(Request::SET_VRING_ENABLE, value(1).as_slice()))
+            && (self.offered & PROTOCOL_FEATURES == 0
+                || self.send_request(Request::SET_VRING_ENABLE, value(1).as_slice()))
     }
 
     /// Stops the rings; once the back end has replied, it no longer uses them.
@@ -192,7 +194,7 @@ impl BackEnd {
             let was_alive = self.link.is_alive();
             for ring in rings {
                 let stopped = VringState::new(ring.queue.into(), 0);
-                let _ = self.link.ask(Request::GET_VRING_BASE, stopped.as_slice());
+                let _ = self.link.query(Request::GET_VRING_BASE, stopped.as_slice());
             }
             if was_alive && !self.link.is_alive() && !self.link.is_gone() {
                 let why = self.link.failure().unwrap_or_default();
@@ -203,8 +205,14 @@ impl BackEnd {
 }
 
 /// Sends a request that has no specific reply. Returns false if it has failed.
-fn done(link: &Link, request: Request, payload: &[u8], descriptors: &[BorrowedFd<'_>], acknowledged: bool) -> bool {
-    let outcome = link.tell(request, payload, descriptors, acknowledged);
+fn send_checked(
+    link: &Link,
+    request: Request,
+    payload: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+    acknowledged: bool,
+) -> bool {
+    let outcome = link.send_request(request, payload, descriptors, acknowledged);
     if outcome == Some(false) {
         link.fail(format!("the back end refuses request {request:?} of vhost-user"));
     }
@@ -212,8 +220,8 @@ fn done(link: &Link, request: Request, payload: &[u8], descriptors: &[BorrowedFd
 }
 
 /// Requests a number.
-fn number(link: &Link, request: Request) -> Option<u64> {
-    let reply = link.ask(request, &[])?;
+fn query_u64(link: &Link, request: Request) -> Option<u64> {
+    let reply = link.query(request, &[])?;
     let number = <[u8; 8]>::try_from(&*reply).ok().map(u64::from_le_bytes);
     if number.is_none() {
         link.fail(format!("the back end's reply to request {request:?} of vhost-user is {} bytes long", reply.len()));
@@ -256,7 +264,7 @@ impl Transport for BackEnd {
             false if shadow == 0 && self.link.is_gone() => 0,
             false => u8::MAX,
             true if is_asked && self.protocol.contains(Protocol::STATUS) => {
-                number(&self.link, Request::GET_STATUS).map_or(u8::MAX, |status| status as u8)
+                query_u64(&self.link, Request::GET_STATUS).map_or(u8::MAX, |status| status as u8)
             }
             true => shadow,
         }
@@ -272,13 +280,13 @@ impl Transport for BackEnd {
             return;
         }
         if self.protocol.contains(Protocol::STATUS) {
-            self.tell(Request::SET_STATUS, u64::from(status).as_slice());
+            self.send_request(Request::SET_STATUS, u64::from(status).as_slice());
         }
     }
 
     fn features(&self) -> u64 {
         let unwanted = if self.wanted.forms.mergeable { 0 } else { feature::MRG_RXBUF };
-        self.offered & !BackEnd::OWN & !unwanted
+        self.offered & !BackEnd::FRONT_END_FEATURES & !unwanted
     }
 
     fn accept(&self, features: u64) {
@@ -290,7 +298,7 @@ impl Transport for BackEnd {
             all |= self.offered & feature::MQ;
         }
         self.lock().features = features;
-        self.tell(Request::SET_FEATURES, all.as_slice());
+        self.send_request(Request::SET_FEATURES, all.as_slice());
     }
 
     fn most_pairs(&self, _: u64) -> u16 {

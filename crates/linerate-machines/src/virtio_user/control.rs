@@ -186,7 +186,7 @@ fn watch(back_end: &BackEnd, stop: &Interrupt) -> bool {
         if events[1].revents().contains(PollFlags::HUP) {
             back_end.link.hung_up();
         } else if !events[1].revents().is_empty() {
-            back_end.link.look();
+            back_end.link.check_socket();
         }
     }
     true

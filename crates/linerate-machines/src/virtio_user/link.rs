@@ -29,14 +29,14 @@ const GONE: u8 = 2;
 
 /// A connection to a back end.
 pub struct Link {
-    line: Mutex<Line>,
+    channel: Mutex<Channel>,
     patience: Duration,
     state: AtomicU8,
     /// The first failure, for messages, and its remedy.
     failure: OnceLock<(String, &'static str)>,
 }
 
-struct Line {
+struct Channel {
     connection: Connection,
     /// The time left for replies; it grows again while no request is pending.
     left: Duration,
@@ -51,12 +51,12 @@ impl Link {
     pub fn new(socket: UnixStream, patience: Duration) -> io::Result<Link> {
         socket.set_nonblocking(false)?;
         socket.set_write_timeout(Some(patience))?;
-        let line = Line { connection: Connection::new(socket), left: patience, since: Instant::now() };
-        Ok(Link { line: Mutex::new(line), patience, state: AtomicU8::new(ALIVE), failure: OnceLock::new() })
+        let channel = Channel { connection: Connection::new(socket), left: patience, since: Instant::now() };
+        Ok(Link { channel: Mutex::new(channel), patience, state: AtomicU8::new(ALIVE), failure: OnceLock::new() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Channel> {
+        self.channel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether the back end answers.
@@ -90,13 +90,13 @@ impl Link {
     }
 
     /// Sends a request, and returns its reply's payload; `None` if it fails.
-    pub fn ask(&self, request: Request, payload: &[u8]) -> Option<Vec<u8>> {
+    pub fn query(&self, request: Request, payload: &[u8]) -> Option<Vec<u8>> {
         self.exchange(request, payload, &[], flag::VERSION, true)
     }
 
     /// Sends a request that has no specific reply. With `acknowledged`, the back end confirms success. Returns false if
     /// the back end refuses it; `None` if it fails.
-    pub fn tell(
+    pub fn send_request(
         &self,
         request: Request,
         payload: &[u8],
@@ -116,21 +116,21 @@ impl Link {
         flags: u32,
         replies: bool,
     ) -> Option<Vec<u8>> {
-        let mut line = self.lock();
+        let mut channel = self.lock();
         if !self.is_alive() {
             return None;
         }
         let header = Header { request: request.into(), flags, size: 0 };
         let begin = Instant::now();
-        line.left = (line.left + (begin - line.since)).min(self.patience);
-        let sent = line.connection.send(header, &[payload], descriptors);
-        let patience = line.left;
-        let connection = &mut line.connection;
+        channel.left = (channel.left + (begin - channel.since)).min(self.patience);
+        let sent = channel.connection.send(header, &[payload], descriptors);
+        let patience = channel.left;
+        let connection = &mut channel.connection;
         let reply = sent.and_then(|()| if replies { reply(connection, request, patience) } else { Ok(Vec::new()) });
         if let Err(error) = &reply {
             self.end(connection, Some(request), error);
         }
-        (line.left, line.since) = (patience.saturating_sub(begin.elapsed()), Instant::now());
+        (channel.left, channel.since) = (patience.saturating_sub(begin.elapsed()), Instant::now());
         reply.ok()
     }
 
@@ -154,15 +154,15 @@ impl Link {
     }
 
     /// Reads the state of a socket that poll(2) reports as readable; back ends send no unrequested messages.
-    pub fn look(&self) {
-        let line = self.lock();
-        match recv(line.connection.socket(), &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+    pub fn check_socket(&self) {
+        let channel = self.lock();
+        match recv(channel.connection.socket(), &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
             Ok((0, _)) => self.state.store(GONE, Relaxed),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             Err(_) => self.state.store(GONE, Relaxed),
             Ok(_) if self.is_alive() => {
                 let error = io::Error::new(io::ErrorKind::InvalidData, "a message that is no reply");
-                self.end(&line.connection, None, &error);
+                self.end(&channel.connection, None, &error);
             }
             Ok(_) => {}
         }

@@ -15,7 +15,7 @@ use linerate_core::port::{QueueCounters, Receive, Transmit, span_of};
 use super::control::Shared;
 
 /// A queue of the current device.
-struct Attached<Q: ?Sized> {
+struct DeviceQueue<Q: ?Sized> {
     shared: Arc<Shared>,
     /// The version of the device that `queue` belongs to.
     seen: Seen,
@@ -30,26 +30,26 @@ struct Attached<Q: ?Sized> {
 /// Starts a queue of a device.
 type StartQueue<Q> = fn(&Virtio, u16, Arc<QueueCounters>) -> Result<Box<Q>>;
 
-impl<Q: ?Sized> Attached<Q> {
+impl<Q: ?Sized> DeviceQueue<Q> {
     /// # Errors
     /// Errors of the driver.
     fn new(shared: &Arc<Shared>, number: u16, counters: Arc<QueueCounters>, start: StartQueue<Q>) -> Result<Self> {
         let (shared, seen) = (shared.clone(), Seen::NOTHING);
-        let mut attached = Attached { shared, seen, queue: None, number, counters, start, has_failed: false };
-        attached.adopt()?;
-        Ok(attached)
+        let mut device_queue = DeviceQueue { shared, seen, queue: None, number, counters, start, has_failed: false };
+        device_queue.adopt()?;
+        Ok(device_queue)
     }
 
     /// Returns whether the back end has changed.
     #[inline(always)]
-    fn is_old(&self) -> bool {
+    fn is_outdated(&self) -> bool {
         self.shared.device.is_changed(self.seen)
     }
 
     /// Returns the queue of the current device, and whether the device is new.
     #[inline(always)]
-    fn now(&mut self) -> (Option<&mut Q>, bool) {
-        let is_new = self.is_old() && self.change();
+    fn current(&mut self) -> (Option<&mut Q>, bool) {
+        let is_new = self.is_outdated() && self.change();
         (self.queue.as_deref_mut(), is_new)
     }
 
@@ -80,44 +80,44 @@ impl<Q: ?Sized> Attached<Q> {
 
 /// A receive queue.
 pub struct UserRx {
-    attached: Attached<dyn Receive>,
+    device_queue: DeviceQueue<dyn Receive>,
     is_armed: bool,
     /// The number of slots received after the back end's end.
-    rest: usize,
+    drained: usize,
 }
 
 impl UserRx {
     /// # Errors
     /// Errors of the driver.
     pub fn start(shared: &Arc<Shared>, queue: u16, counters: Arc<QueueCounters>) -> Result<UserRx> {
-        let attached = Attached::new(shared, queue, counters, Virtio::start_rx)?;
-        Ok(UserRx { attached, is_armed: false, rest: 0 })
+        let device_queue = DeviceQueue::new(shared, queue, counters, Virtio::start_rx)?;
+        Ok(UserRx { device_queue, is_armed: false, drained: 0 })
     }
 
     /// Receives packets that a back end had written before its end. At most one ring of them, so that a back end that
     /// keeps writing does not block the next one. Returns `None` if there are no more.
     #[cold]
-    fn recv_rest(&mut self, batch: &mut Batch) -> Option<usize> {
-        let ring = self.attached.shared.ring();
-        let queue = self.attached.queue.as_mut().filter(|_| self.rest < ring)?;
+    fn drain(&mut self, batch: &mut Batch) -> Option<usize> {
+        let ring = self.device_queue.shared.ring();
+        let queue = self.device_queue.queue.as_mut().filter(|_| self.drained < ring)?;
         if batch.is_full() {
             return Some(0);
         }
         let received = queue.recv(batch);
-        self.rest += received;
+        self.drained += received;
         Some(received).filter(|&received| received > 0)
     }
 }
 
 impl Receive for UserRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        if self.attached.is_old() {
-            if let Some(received) = self.recv_rest(batch) {
+        if self.device_queue.is_outdated() {
+            if let Some(received) = self.drain(batch) {
                 return received;
             }
-            self.rest = 0;
+            self.drained = 0;
         }
-        let (queue, is_new) = self.attached.now();
+        let (queue, is_new) = self.device_queue.current();
         let Some(queue) = queue else { return 0 };
         if is_new && self.is_armed {
             queue.arm();
@@ -126,47 +126,47 @@ impl Receive for UserRx {
     }
 
     fn buffers(&self) -> usize {
-        self.attached.queue.as_ref().map_or(0, |queue| queue.buffers())
+        self.device_queue.queue.as_ref().map_or(0, |queue| queue.buffers())
     }
 
     /// Changes of the back end raise the interrupt, too.
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
         self.is_armed = true;
-        if let Some(queue) = &mut self.attached.queue {
+        if let Some(queue) = &mut self.device_queue.queue {
             queue.arm();
         }
-        self.attached.shared.interrupt(self.attached.number).map(|interrupt| interrupt.as_fd())
+        self.device_queue.shared.interrupt(self.device_queue.number).map(|interrupt| interrupt.as_fd())
     }
 
     fn disarm(&mut self) {
         self.is_armed = false;
-        if let Some(queue) = &mut self.attached.queue {
+        if let Some(queue) = &mut self.device_queue.queue {
             queue.disarm();
         }
-        if let Some(interrupt) = self.attached.shared.interrupt(self.attached.number) {
+        if let Some(interrupt) = self.device_queue.shared.interrupt(self.device_queue.number) {
             interrupt.clear();
         }
     }
 
     fn stop(self: Box<Self>) -> Result<()> {
-        self.attached.queue.map_or(Ok(()), |queue| queue.stop())
+        self.device_queue.queue.map_or(Ok(()), |queue| queue.stop())
     }
 }
 
 /// A transmit queue.
-pub struct UserTx(Attached<dyn Transmit>);
+pub struct UserTx(DeviceQueue<dyn Transmit>);
 
 impl UserTx {
     /// # Errors
     /// Errors of the driver.
     pub fn start(shared: &Arc<Shared>, queue: u16, counters: Arc<QueueCounters>) -> Result<UserTx> {
-        Attached::new(shared, queue, counters, Virtio::start_tx).map(UserTx)
+        DeviceQueue::new(shared, queue, counters, Virtio::start_tx).map(UserTx)
     }
 }
 
 impl Transmit for UserTx {
     fn send(&mut self, batch: &mut Batch) -> usize {
-        self.0.now().0.map_or(0, |queue| queue.send(batch))
+        self.0.current().0.map_or(0, |queue| queue.send(batch))
     }
 
     fn buffers(&self) -> usize {

@@ -538,8 +538,8 @@ fn a_back_end_that_breaks_the_protocol_is_an_error() {
     // Without the requests at the port's end.
     let requests = all.thread.join().unwrap();
     let begun = requests.iter().rposition(|&request| request == Request::SET_STATUS).unwrap() - 2;
-    type Lie = fn(&mut Answer);
-    let lies: [(&str, Lie); 8] = [
+    type Violation = fn(&mut Answer);
+    let violations: [(&str, Violation); 8] = [
         ("it closes the connection", |answer| answer.close = true),
         ("a reply to another request", |answer| answer.request += 1),
         ("a reply that is none", |answer| answer.flags = flag::VERSION),
@@ -553,11 +553,11 @@ fn a_back_end_that_breaks_the_protocol_is_an_error() {
             }
         }),
     ];
-    for (what, lie) in lies {
+    for (what, violation) in violations {
         for (at, &request) in requests.iter().enumerate().take(begun) {
             let change = move |n: usize, _: &Header, answer: &mut Answer| {
                 if n == at {
-                    lie(answer);
+                    violation(answer);
                 }
             };
             let back = BackEnd::start(FEATURES | PROTOCOL_FEATURES, PROTOCOL, Box::new(change));
@@ -669,13 +669,13 @@ fn relay_then_speak(listener: &UnixListener, path: &Path) {
 fn a_back_end_that_does_not_answer_is_given_up() {
     let (theirs, ours) = UnixStream::pair().unwrap();
     let link = Requests::new(ours, Duration::from_millis(5)).unwrap();
-    assert_eq!(link.ask(Request::GET_FEATURES, &[]), None);
+    assert_eq!(link.query(Request::GET_FEATURES, &[]), None);
     assert!(!link.is_alive() && !link.is_gone() && link.failure().unwrap().contains("does not answer"));
-    assert_eq!(link.tell(Request::SET_OWNER, &[], &[], false), None, "nothing more is sent");
+    assert_eq!(link.send_request(Request::SET_OWNER, &[], &[], false), None, "nothing more is sent");
     drop(theirs);
     // Data that it sends before its end is not read.
     until(|| {
-        link.look();
+        link.check_socket();
         link.is_gone()
     });
 }
@@ -694,7 +694,7 @@ fn a_back_end_that_is_always_slow_is_given_up() {
             let _ = connection.send(header, &[&[0; 8]], &[]);
         }
     });
-    assert!((0..100).any(|_| link.ask(Request::GET_FEATURES, &[]).is_none()));
+    assert!((0..100).any(|_| link.query(Request::GET_FEATURES, &[]).is_none()));
     assert!(!link.is_alive() && link.failure().unwrap().contains("does not answer"));
     drop(link);
     back.join().unwrap();

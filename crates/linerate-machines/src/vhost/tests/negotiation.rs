@@ -35,8 +35,8 @@ fn a_port_offers_what_its_options_say() {
         ("?offloads=on", guest | host, 1),
         ("?offloads=on&queues=2&packed=on", guest | host | feature::MQ | feature::RING_PACKED, 2),
     ] {
-        let place = listening(options);
-        let mut front = FrontEnd::new(UnixStream::connect(&place.path).unwrap());
+        let test = listening(options);
+        let mut front = FrontEnd::new(UnixStream::connect(&test.path).unwrap());
         assert_eq!(front.number(Request::GET_FEATURES), always | more, "{options}");
         assert_eq!(front.number(Request::GET_QUEUE_NUM), pairs, "{options}");
     }
@@ -45,34 +45,34 @@ fn a_port_offers_what_its_options_say() {
 /// A driver may use only some of the queue pairs; the others carry no packets, and block nothing.
 #[test]
 fn a_front_end_may_start_fewer_pairs_than_there_are() {
-    let mut place = listening("?queues=4");
-    let mut queues: Vec<_> = (0..4).map(|n| (place.port.rx(n).unwrap(), place.port.tx(n).unwrap())).collect();
-    let mut front = FrontEnd::connect(&place, feature::VERSION_1 | feature::MQ);
+    let mut test = listening("?queues=4");
+    let mut queues: Vec<_> = (0..4).map(|n| (test.port.rx(n).unwrap(), test.port.tx(n).unwrap())).collect();
+    let mut front = FrontEnd::connect(&test, feature::VERSION_1 | feature::MQ);
     front.describe(RECEIVES, 0, GUEST + BUFFERS as u64 + 65536, 2000, WRITE, 0);
     front.offer(RECEIVES, 0);
     let mut batch = Batch::new();
     for (rx, tx) in &mut queues[1..] {
-        assert_eq!((rx.recv(&mut batch), send(tx, &place.pool, &[1; 60]), tx.has_peer()), (0, 0, false));
+        assert_eq!((rx.recv(&mut batch), send(tx, &test.pool, &[1; 60]), tx.has_peer()), (0, 0, false));
     }
     front.transmit(&frames(3));
     let (rx, tx) = &mut queues[0];
-    assert_eq!((receive(rx, 3), send(tx, &place.pool, &[1; 60]), tx.has_peer()), (frames(3), 1, true));
+    assert_eq!((receive(rx, 3), send(tx, &test.pool, &[1; 60]), tx.has_peer()), (frames(3), 1, true));
     // A queue without room still has a peer; a disabled queue has none.
-    assert_eq!((send(tx, &place.pool, &[1; 60]), tx.has_peer()), (0, true));
+    assert_eq!((send(tx, &test.pool, &[1; 60]), tx.has_peer()), (0, true));
     front.say(Request::SET_VRING_ENABLE, VringState::new(RECEIVES, 0).as_slice(), &[]);
     front.number(Request::GET_FEATURES); // all earlier messages are processed
-    assert_eq!((send(tx, &place.pool, &[1; 60]), tx.has_peer()), (0, false));
+    assert_eq!((send(tx, &test.pool, &[1; 60]), tx.has_peer()), (0, false));
 }
 
 /// A front end may still change a ring while it describes it: the start position is read at the first poll.
 #[test]
 fn a_split_ring_begins_where_it_is_used_when_it_starts() {
-    let mut place = listening("");
-    let mut rx = place.port.rx(0).unwrap();
-    let mut front = FrontEnd::new(UnixStream::connect(&place.path).unwrap());
+    let mut test = listening("");
+    let mut rx = test.port.rx(0).unwrap();
+    let mut front = FrontEnd::new(UnixStream::connect(&test.path).unwrap());
     front.set_features(feature::VERSION_1);
     front.share();
-    [RECEIVES, TRANSMITS].iter().for_each(|&ring| front.place(ring));
+    [RECEIVES, TRANSMITS].iter().for_each(|&ring| front.describe_ring(ring));
     front.number(Request::GET_FEATURES); // all earlier messages are processed
     assert_eq!(rx.recv(&mut Batch::new()), 0);
     let driver = &mut front.rings[TRANSMITS as usize];
@@ -87,18 +87,18 @@ fn a_split_ring_begins_where_it_is_used_when_it_starts() {
 /// Like [`packed_rings_go_on_after_a_kill`], but a split ring's memory contains its position, whatever the base.
 #[test]
 fn split_rings_go_on_after_a_kill() {
-    let mut place = listening("");
-    let mut rx = place.port.rx(0).unwrap();
-    let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+    let mut test = listening("");
+    let mut rx = test.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect(&test, feature::VERSION_1);
     for round in 0..20u16 {
         front.transmit(&frames(5));
         assert_eq!(receive(&mut rx, 5), frames(5));
         front.transmit(&frames(3));
-        let Place { port, folder, .. } = place;
+        let TestPort { port, folder, .. } = test;
         drop((rx, port));
-        place = listening_in(folder, "");
-        rx = place.port.rx(0).unwrap();
-        front = front.connect_again(&place, feature::VERSION_1);
+        test = listening_in(folder, "");
+        rx = test.port.rx(0).unwrap();
+        front = front.connect_again(&test, feature::VERSION_1);
         assert_eq!(receive(&mut rx, 3), frames(3));
         // Each chain came back once, in order.
         assert_eq!(front.used(TRANSMITS), (round + 1) * 8);
@@ -113,10 +113,10 @@ fn split_rings_go_on_after_a_kill() {
 #[test]
 fn a_split_ring_s_driver_chooses_its_interrupts() {
     for has_event_idx in [true, false] {
-        let mut place = listening("");
-        let mut rx = place.port.rx(0).unwrap();
+        let mut test = listening("");
+        let mut rx = test.port.rx(0).unwrap();
         let features = feature::VERSION_1 | if has_event_idx { feature::EVENT_IDX } else { 0 };
-        let mut front = FrontEnd::connect(&place, features);
+        let mut front = FrontEnd::connect(&test, features);
         front.number(Request::GET_FEATURES); // all earlier messages are processed
         assert_eq!(rx.recv(&mut Batch::new()), 0);
         front.rings[1].call.clear(); // raised at the connection's start
@@ -218,14 +218,14 @@ fn congestion_is_reported_to_drivers_that_know_it() {
     assert!(cut(&bytes, todo, |segment| segments.push(segment.to_vec())));
     let known = feature::VERSION_1 | feature::MRG_RXBUF | feature::GUEST_CSUM | feature::GUEST_TSO4;
     for (features, expected) in [(known, segments.clone()), (known | feature::GUEST_ECN, vec![bytes.clone()])] {
-        let mut place = listening("?offloads=on");
-        let mut tx = place.port.tx(0).unwrap();
-        let mut front = FrontEnd::connect(&place, features);
+        let mut test = listening("?offloads=on");
+        let mut tx = test.port.tx(0).unwrap();
+        let mut front = FrontEnd::connect(&test, features);
         for n in 0..SIZE {
             front.offer_buffer(n, GUEST + (BUFFERS + usize::from(n) * 8192) as u64, 4096, features);
         }
         let mut batch = Batch::new();
-        assert!(batch.push_parts(&place.pool, bytes.len(), [&bytes[..]].into_iter(), Some(todo)));
+        assert!(batch.push_parts(&test.pool, bytes.len(), [&bytes[..]].into_iter(), Some(todo)));
         until(|| {
             tx.send(&mut batch);
             usize::from(front.used(RECEIVES)) == expected.len()
@@ -241,7 +241,7 @@ fn congestion_is_reported_to_drivers_that_know_it() {
 /// Nonexistent virtqueues, in each message that names one.
 #[test]
 fn messages_about_no_virtqueue_end_their_connection() {
-    let place = listening("");
+    let test = listening("");
     for index in [2, 200, u32::MAX] {
         let state = VringState::new(index, 1);
         let address = VringAddr { index, ..VringAddr::default() };
@@ -254,7 +254,7 @@ fn messages_about_no_virtqueue_end_their_connection() {
             (Request::SET_VRING_KICK, u64::from(index & 0xFF | NO_DESCRIPTOR as u32).as_bytes()),
             (Request::SET_VRING_CALL, u64::from(index & 0xFF | NO_DESCRIPTOR as u32).as_bytes()),
         ] {
-            let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+            let mut front = FrontEnd::connect(&test, feature::VERSION_1);
             front.say(request, payload, &[]);
             front.until_end();
         }
@@ -264,9 +264,9 @@ fn messages_about_no_virtqueue_end_their_connection() {
 /// A ring that is not completely inside the memory is rejected, and the front end may describe it again.
 #[test]
 fn rings_outside_the_memory_are_none() {
-    let mut place = listening("");
-    let mut rx = place.port.rx(0).unwrap();
-    let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+    let mut test = listening("");
+    let mut rx = test.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect(&test, feature::VERSION_1);
     type Change = fn(&mut VringAddr);
     let changes: [(&str, Change); 9] = [
         ("descriptors in front", |at| at.descriptor = USER - 16),
@@ -285,10 +285,10 @@ fn rings_outside_the_memory_are_none() {
         assert_eq!(receive(&mut rx, 2), frames(2), "{what}");
         front.stop(TRANSMITS);
         front.transmit(&frames(3));
-        front.place_as(TRANSMITS, change);
+        front.describe_ring_as(TRANSMITS, change);
         front.kick(TRANSMITS);
         front.number(Request::GET_FEATURES); // all earlier messages are processed
-        assert_eq!((rx.recv(&mut batch), place.port.link().unwrap()), (0, Link::Down), "{what}");
+        assert_eq!((rx.recv(&mut batch), test.port.link().unwrap()), (0, Link::Down), "{what}");
         front.stop(TRANSMITS);
         front.start(TRANSMITS);
         assert_eq!(receive(&mut rx, 3), frames(3), "{what}");
@@ -298,9 +298,9 @@ fn rings_outside_the_memory_are_none() {
 /// QEMU 7.2 adds and removes each region once per queue pair. Another file at the same address is another region.
 #[test]
 fn a_region_is_there_until_it_is_removed_as_often_as_it_was_added() {
-    let mut place = listening("");
-    let mut rx = place.port.rx(0).unwrap();
-    let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+    let mut test = listening("");
+    let mut rx = test.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect(&test, feature::VERSION_1);
     let [more, other] = ["more", "other"].map(|name| {
         let file = memfd_create(name, MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, 4096).unwrap();
@@ -328,8 +328,8 @@ fn a_region_is_there_until_it_is_removed_as_often_as_it_was_added() {
 /// Descriptors that a message does not need, and replaced descriptors, are closed.
 #[test]
 fn descriptors_of_messages_are_not_kept() {
-    let place = listening("");
-    let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+    let test = listening("");
+    let mut front = FrontEnd::connect(&test, feature::VERSION_1);
     let before = open_files();
     for _ in 0..100 {
         let call = front.rings[1].call.try_clone().unwrap();
@@ -350,9 +350,9 @@ fn descriptors_of_messages_are_not_kept() {
 /// directions is invalid.
 #[test]
 fn chains_shorter_than_their_header_are_dropped() {
-    let mut place = listening("");
-    let mut rx = place.port.rx(0).unwrap();
-    let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+    let mut test = listening("");
+    let mut rx = test.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect(&test, feature::VERSION_1);
     let mut batch = Batch::new();
     for len in 0..HEADER as u32 + 14 {
         for first in [0, 1.min(len), len / 2, len] {
@@ -367,7 +367,7 @@ fn chains_shorter_than_their_header_are_dropped() {
             });
         }
     }
-    assert_eq!(place.port.statistics().unwrap().drops.malformed, 4 * (HEADER as u64 + 14));
+    assert_eq!(test.port.statistics().unwrap().drops.malformed, 4 * (HEADER as u64 + 14));
     front.transmit(&frames(2));
     assert_eq!(receive(&mut rx, 2), frames(2));
     let address = front.write(0, &[7; 60]);
@@ -376,6 +376,6 @@ fn chains_shorter_than_their_header_are_dropped() {
     front.offer(TRANSMITS, 0);
     until(|| {
         assert_eq!(rx.recv(&mut batch), 0);
-        place.port.link().unwrap() == Link::Down
+        test.port.link().unwrap() == Link::Down
     });
 }

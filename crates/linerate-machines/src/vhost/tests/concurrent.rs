@@ -9,7 +9,7 @@ use crate::vhost::log::Log;
 use crate::vhost::memory::GuestMemory;
 use crate::vhost::ring::Addresses;
 use crate::vhost::session::{Session, Shared, offered};
-use crate::vhost::vring::{Attached, Vring};
+use crate::vhost::vring::{QueueRing, Vring};
 
 /// A driver changes a packet's header and descriptor while they are read. Whichever version is read, its offload is
 /// inside the packet.
@@ -17,9 +17,9 @@ use crate::vhost::vring::{Attached, Vring};
 fn what_changes_while_it_is_read_is_read_once() {
     const ROUNDS: usize = 20_000;
     for longest in [1518, 9018] {
-        let mut place = listening(&format!("?offloads=on&mtu={}", longest - 18));
-        let mut rx = place.port.rx(0).unwrap();
-        let mut front = FrontEnd::connect(&place, feature::VERSION_1 | feature::CSUM | feature::HOST_TSO4);
+        let mut test = listening(&format!("?offloads=on&mtu={}", longest - 18));
+        let mut rx = test.port.rx(0).unwrap();
+        let mut front = FrontEnd::connect(&test, feature::VERSION_1 | feature::CSUM | feature::HOST_TSO4);
         let (address, done) = (front.write(0, &[3; 200]), Arc::new(AtomicBool::new(false)));
         let (memory, is_done) = (front.memory.clone(), done.clone());
         let hostile = std::thread::spawn(move || {
@@ -46,9 +46,9 @@ fn what_changes_while_it_is_read_is_read_once() {
             rounds += 1;
             assert!(rounds < 1000 * ROUNDS, "{taken}, {unfinished}");
             if front.rings[1].added.wrapping_sub(front.used(TRANSMITS)) < SIZE {
-                let place = front.rings[1].added % SIZE;
-                front.describe(TRANSMITS, place, address, 72, 0, 0);
-                front.offer(TRANSMITS, place);
+                let number = front.rings[1].added % SIZE;
+                front.describe(TRANSMITS, number, address, 72, 0, 0);
+                front.offer(TRANSMITS, number);
             }
             rx.recv(&mut batch);
             for packet in &mut batch {
@@ -60,12 +60,12 @@ fn what_changes_while_it_is_read_is_read_once() {
             }
             batch.clear();
             // A length beyond the memory invalidates the ring; the next connection continues.
-            if place.port.link().unwrap() == Link::Down {
+            if test.port.link().unwrap() == Link::Down {
                 (front.rings[1].added, front.base) = (0, 0);
                 for index in [&front.rings[1].available[1], &front.rings[1].used[1]] {
                     index.store(0, Relaxed);
                 }
-                front = front.connect_again(&place, feature::VERSION_1 | feature::CSUM | feature::HOST_TSO4);
+                front = front.connect_again(&test, feature::VERSION_1 | feature::CSUM | feature::HOST_TSO4);
             }
         }
         done.store(true, Relaxed);
@@ -77,9 +77,9 @@ fn what_changes_while_it_is_read_is_read_once() {
 /// the reply.
 #[test]
 fn a_queue_that_polls_leaves_memory_that_was_taken_away() {
-    let mut place = listening("");
-    let mut rx = place.port.rx(0).unwrap();
-    let mut front = FrontEnd::connect(&place, feature::VERSION_1);
+    let mut test = listening("");
+    let mut rx = test.port.rx(0).unwrap();
+    let mut front = FrontEnd::connect(&test, feature::VERSION_1);
     let done = Arc::new(AtomicBool::new(false));
     let is_done = done.clone();
     let poller = std::thread::spawn(move || {
@@ -121,10 +121,10 @@ fn a_queue_that_polls_leaves_memory_that_was_taken_away() {
         front.number(Request::GET_FEATURES);
         ftruncate(&file, 0).unwrap();
     }
-    assert_ne!(place.port.link().unwrap(), Link::Down);
+    assert_ne!(test.port.link().unwrap(), Link::Down);
     done.store(true, Relaxed);
     let (rx, count) = poller.join().unwrap();
-    assert_eq!((count, place.port.statistics().unwrap().drops.malformed), (sent, 0));
+    assert_eq!((count, test.port.statistics().unwrap().drops.malformed), (sent, 0));
     drop(rx);
 }
 
@@ -177,21 +177,21 @@ fn a_change_waits_for_the_poll_that_is_in_progress() {
         setup.memory = Arc::new(memory);
     });
     changed.unwrap();
-    let mut attached = Attached::new(vring.clone());
+    let mut queue_ring = QueueRing::new(vring.clone());
     for _ in 0..100 {
-        assert!(attached.enter().is_some());
-        assert!(!attached.has_work());
+        assert!(queue_ring.enter().is_some());
+        assert!(!queue_ring.has_work());
         let has_left = Arc::new(AtomicBool::new(false));
         let (vring, was_left) = (vring.clone(), has_left.clone());
         let changer = std::thread::spawn(move || {
             vring.change(|_| {}).unwrap();
             was_left.load(Acquire)
         });
-        until(|| attached.has_work());
+        until(|| queue_ring.has_work());
         // The setup is changed, and the thread would have time to return.
         (0..100).for_each(|_| std::thread::yield_now());
         has_left.store(true, Release);
-        attached.leave();
+        queue_ring.leave();
         assert!(changer.join().unwrap());
     }
 }
@@ -221,11 +221,11 @@ fn a_thread_that_is_stopped_in_a_poll_ends_the_connection() {
         std::thread::spawn(move || has_ended.send(session.run(&stop)));
         (FrontEnd::new(near), ended)
     };
-    let mut attached = Attached::new(shared.receives(0).clone());
+    let mut queue_ring = QueueRing::new(shared.receives(0).clone());
     let (mut front, ended) = serve();
     front.set_up(feature::VERSION_1);
     front.number(Request::GET_FEATURES); // all earlier messages are processed
-    assert!(attached.enter().is_some());
+    assert!(queue_ring.enter().is_some());
     front.share();
     front.until_end();
     ended.recv_timeout(MOST).unwrap();
@@ -234,11 +234,11 @@ fn a_thread_that_is_stopped_in_a_poll_ends_the_connection() {
     next.say(Request::SET_FEATURES, feature::VERSION_1.as_bytes(), &[]);
     next.until_end();
     ended.recv_timeout(MOST).unwrap();
-    attached.leave();
-    assert!(attached.enter().is_none(), "the front end is gone");
+    queue_ring.leave();
+    assert!(queue_ring.enter().is_none(), "the front end is gone");
     let (mut last, _ended) = serve();
     last.set_up(feature::VERSION_1);
     last.number(Request::GET_FEATURES);
-    assert!(attached.enter().is_some());
-    attached.leave();
+    assert!(queue_ring.enter().is_some());
+    queue_ring.leave();
 }

@@ -25,13 +25,13 @@ use rustix::io::pwrite;
 const LEN: usize = 4096;
 const WORDS: usize = LEN / size_of::<u64>();
 /// The first word: the kind of file, and the format's version.
-const WHAT: u64 = u64::from_le_bytes(*b"lr-vq-02");
+const MAGIC: u64 = u64::from_le_bytes(*b"lr-vq-02");
 /// The first words of the positions and of the rings' addresses.
 const FIRST: usize = 8;
 const RINGS: usize = 256;
 
 /// The open file.
-pub struct Places {
+pub struct PositionFile {
     words: DmaArray<AtomicU64>,
     path: PathBuf,
 }
@@ -39,13 +39,13 @@ pub struct Places {
 /// The record of one virtqueue in the file.
 #[derive(Clone)]
 pub struct Record {
-    places: Arc<Places>,
+    file: Arc<PositionFile>,
     number: usize,
 }
 
 /// A recorded position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct RecordedPosition {
     /// The base that the front end had set.
     pub base: u16,
     /// The last descriptor's index.
@@ -55,12 +55,12 @@ pub struct Kept {
     pub to: u16,
 }
 
-impl Places {
+impl PositionFile {
     /// Opens or creates the file that belongs to a socket.
     ///
     /// # Errors
     /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be created, or others can access it.
-    pub fn open(socket: &Path) -> Result<Places> {
+    pub fn open(socket: &Path) -> Result<PositionFile> {
         let mut name = socket.as_os_str().to_os_string();
         name.push(".rings");
         let path = PathBuf::from(name);
@@ -86,7 +86,7 @@ impl Places {
         }
         if found.st_size == 0 {
             let mut page = [0; LEN];
-            page[..8].copy_from_slice(&WHAT.to_le_bytes());
+            page[..8].copy_from_slice(&MAGIC.to_le_bytes());
             // Written, not only extended, so that a full disk is noticed here.
             let written = pwrite(&file, &page, 0).map_err(|e| Error::system("pwrite", e))?;
             if written != LEN {
@@ -97,15 +97,15 @@ impl Places {
         let mapping = Arc::new(unsafe { Mapping::of_device(file, 0, LEN) }?);
         // SAFETY: the mapping is never lent as a slice.
         let words = unsafe { DmaArray::<AtomicU64>::new(&mapping, 0, WORDS) };
-        if words[0].load(Relaxed) != WHAT {
+        if words[0].load(Relaxed) != MAGIC {
             return Err(fail("it is no file of places".to_string(), "remove it"));
         }
-        Ok(Places { words, path })
+        Ok(PositionFile { words, path })
     }
 }
 
 /// Removes the file if no ring is in use.
-impl Drop for Places {
+impl Drop for PositionFile {
     fn drop(&mut self) {
         if self.words[FIRST..RINGS].iter().all(|word| word.load(Relaxed) == 0) {
             let _ = std::fs::remove_file(&self.path);
@@ -118,45 +118,45 @@ impl Record {
     ///
     /// # Panics
     /// If `number` exceeds the file's capacity.
-    pub fn new(places: Arc<Places>, number: usize) -> Record {
+    pub fn new(file: Arc<PositionFile>, number: usize) -> Record {
         assert!(FIRST + number < RINGS);
-        Record { places, number }
+        Record { file, number }
     }
 
     #[inline(always)]
-    fn place(&self) -> &AtomicU64 {
-        &self.places.words[FIRST + self.number]
+    fn position(&self) -> &AtomicU64 {
+        &self.file.words[FIRST + self.number]
     }
 
     /// Records a position.
     #[inline(always)]
-    pub fn keep(&self, kept: Kept) {
-        let Kept { base, last, from, to } = kept;
+    pub fn store(&self, position: RecordedPosition) {
+        let RecordedPosition { base, last, from, to } = position;
         // A position uses all 16 bits, but a last index does not: it is below 2^15.
-        let words = [to, from, last | IS_THERE, base].map(u64::from);
+        let words = [to, from, last | HAS_POSITION, base].map(u64::from);
         let word = words[0] | words[1] << 16 | words[2] << 32 | words[3] << 48;
-        self.place().store(word, Relaxed);
+        self.position().store(word, Relaxed);
     }
 
     /// Returns the recorded position of the ring at this front-end address, and assigns the record to that ring.
-    pub fn kept_of(&self, address: u64) -> Option<Kept> {
-        let (place, ring) = (self.place(), &self.places.words[RINGS + self.number]);
+    pub fn load_for(&self, address: u64) -> Option<RecordedPosition> {
+        let (position, ring) = (self.position(), &self.file.words[RINGS + self.number]);
         if ring.load(Relaxed) != address {
             // In this order, so that the position is never mistaken for another ring's.
-            place.store(0, Relaxed);
+            position.store(0, Relaxed);
             ring.store(address, Release);
             return None;
         }
-        let word = place.load(Relaxed);
+        let word = position.load(Relaxed);
         let [to, from, last, base] = [0, 16, 32, 48].map(|shift| (word >> shift) as u16);
-        (last & IS_THERE != 0).then_some(Kept { base, last: last & !IS_THERE, from, to })
+        (last & HAS_POSITION != 0).then_some(RecordedPosition { base, last: last & !HAS_POSITION, from, to })
     }
 
     /// Clears the record: the front end knows the position.
     pub fn forget(&self) {
-        self.place().store(0, Relaxed);
+        self.position().store(0, Relaxed);
     }
 }
 
 /// A flag in the last index: the record has a position.
-const IS_THERE: u16 = 1 << 15;
+const HAS_POSITION: u16 = 1 << 15;
