@@ -35,7 +35,7 @@ pub struct Counts {
 
 /// A record appended by a [`Format`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found<'a> {
+pub struct ParsedRecord<'a> {
     /// The record's length in bytes.
     pub len: usize,
     /// The interface's number.
@@ -152,7 +152,7 @@ impl Format {
     }
 
     /// Returns the first record of `bytes`, as written by [`append`](Format::append), if it is complete.
-    pub fn first(self, bytes: &[u8]) -> Option<Found<'_>> {
+    pub fn first(self, bytes: &[u8]) -> Option<ParsedRecord<'_>> {
         let word = |n: usize| Some(u32::from_le_bytes(*bytes.get(4 * n..)?.first_chunk()?));
         let (len, interface, nanoseconds, header, kept, original) = match self {
             Format::Pcap => {
@@ -165,11 +165,11 @@ impl Format {
         };
         let record = bytes.get(..len as usize)?;
         let frame = record.get(header..header + kept as usize)?;
-        Some(Found { len: record.len(), interface, nanoseconds, frame, original: original as usize })
+        Some(ParsedRecord { len: record.len(), interface, nanoseconds, frame, original: original as usize })
     }
 
     /// Iterates over the complete records at the beginning of `bytes`.
-    pub fn records(self, mut bytes: &[u8]) -> impl Iterator<Item = Found<'_>> {
+    pub fn records(self, mut bytes: &[u8]) -> impl Iterator<Item = ParsedRecord<'_>> {
         std::iter::from_fn(move || {
             let found = self.first(bytes)?;
             bytes = &bytes[found.len..];

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use linerate_core::error::Result;
 
 use super::Reader;
-use super::stream::{self, Stream};
+use super::stream::{Stream, StreamPoll};
 
 /// The shortest frame without CRC.
 const SHORTEST: usize = 60;
@@ -19,10 +19,10 @@ const SHORTEST: usize = 60;
 ///
 /// ```no_run
 /// # fn main() -> linerate::Result<()> {
-/// use linerate::capture::{Frames, Next};
+/// use linerate::capture::{Frames, FramePoll};
 /// let mut frames = Frames::open("in.pcap".as_ref())?;
 /// let mut bytes = Vec::new();
-/// while let Next::Frame { nanoseconds, is_snapped } = frames.next(&mut bytes)? {
+/// while let FramePoll::Frame { nanoseconds, is_snapped } = frames.next(&mut bytes)? {
 ///     println!("{nanoseconds:?} ns: {} bytes{}", bytes.len(), if is_snapped { " of a longer frame" } else { "" });
 /// }
 /// # Ok(()) }
@@ -35,7 +35,7 @@ pub struct Frames {
 
 /// The result of [`Frames::next`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum FramePoll {
     /// A frame.
     Frame {
         /// The time of capture, in nanoseconds since 1970; `None` if the file has no time for it.
@@ -44,7 +44,7 @@ pub enum Next {
         is_snapped: bool,
     },
     /// No frame yet: a pipe's writer has paused.
-    Nothing,
+    Pending,
     /// No more frames.
     End,
 }
@@ -74,14 +74,14 @@ impl Frames {
 
     /// Returns whether a path is a pipe, or another file that can be read only once, and whose reader may have to wait.
     pub fn may_wait(path: &Path) -> bool {
-        Stream::is_meant(path)
+        Stream::may_block(path)
     }
 
     /// Reads the next frame into `bytes`.
     ///
     /// # Errors
     /// [`ErrorKind::File`](linerate_core::ErrorKind::File) with the position where the capture is truncated or malformed.
-    pub fn next(&mut self, bytes: &mut Vec<u8>) -> Result<Next> {
+    pub fn next(&mut self, bytes: &mut Vec<u8>) -> Result<FramePoll> {
         let record = match &mut self.source {
             Source::File(reader) => {
                 let skipped = reader.skipped();
@@ -92,24 +92,24 @@ impl Frames {
                 record?
             }
             Source::Pipe(pipe) => match pipe.next()? {
-                stream::Next::Frame(frame, record) => {
+                StreamPoll::Frame(frame, record) => {
                     *bytes = frame;
                     Some(record)
                 }
-                stream::Next::Nothing => return Ok(Next::Nothing),
-                stream::Next::End => None,
+                StreamPoll::Pending => return Ok(FramePoll::Pending),
+                StreamPoll::End => None,
             },
         };
         let Some(record) = record else {
             if let Source::File(reader) = &self.source {
                 reader.check_end()?;
             }
-            return Ok(Next::End);
+            return Ok(FramePoll::End);
         };
         let is_snapped = bytes.len() < record.original_len;
         bytes.resize(bytes.len().max(SHORTEST), 0);
         self.count += 1;
-        Ok(Next::Frame { nanoseconds: record.nanoseconds, is_snapped })
+        Ok(FramePoll::Frame { nanoseconds: record.nanoseconds, is_snapped })
     }
 
     /// Returns the number of frames so far.

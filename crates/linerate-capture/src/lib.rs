@@ -27,8 +27,8 @@ mod speed;
 mod stream;
 mod writer;
 
-pub use format::{Counts, Format, Found, SNAPLEN};
-pub use frames::{Frames, Next};
+pub use format::{Counts, Format, ParsedRecord, SNAPLEN};
+pub use frames::{FramePoll, Frames};
 pub use output::{Extent, Output};
 pub use port::{CAPTURE, CapturePort};
 pub use reader::Reader;

@@ -112,7 +112,7 @@ impl Output {
     ///
     /// # Errors
     /// The error that stopped it, and the number of bytes written.
-    pub fn write_whole(&mut self, bytes: &[u8]) -> std::result::Result<(), (std::io::Error, usize)> {
+    pub fn write_all_counted(&mut self, bytes: &[u8]) -> std::result::Result<(), (std::io::Error, usize)> {
         let mut written = 0;
         while written < bytes.len() {
             match self.write(&bytes[written..]) {
@@ -126,7 +126,7 @@ impl Output {
     }
 
     /// Removes the last bytes of a file, those of an incomplete frame. A pipe keeps them.
-    pub fn cut(&mut self, bytes: usize) {
+    pub fn truncate_by(&mut self, bytes: usize) {
         let end = self.file.metadata().ok().filter(|file| file.is_file()).map(|file| file.len());
         if let Some(end) = end.and_then(|end| end.checked_sub(bytes as u64)) {
             // The caller's error matters more than this one.
@@ -192,7 +192,7 @@ mod tests {
         assert!(why(Output::create(&path).err().unwrap()).contains("start its reader first"));
         let reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
         let mut output = Output::create(&path).unwrap();
-        let error = (0..1000).find_map(|_| output.write_whole(&[0; 1000]).err());
+        let error = (0..1000).find_map(|_| output.write_all_counted(&[0; 1000]).err());
         assert!(error.unwrap().0.to_string().contains("has read nothing for 1 s"));
         drop(reader);
         std::fs::remove_file(&path).unwrap();
@@ -201,6 +201,6 @@ mod tests {
     #[test]
     fn a_device_is_written_by_several_recordings() {
         let two = [(); 2].map(|()| Output::create("/dev/null".as_ref()).unwrap());
-        two.into_iter().for_each(|mut output| output.write_whole(&[0; 1000]).unwrap());
+        two.into_iter().for_each(|mut output| output.write_all_counted(&[0; 1000]).unwrap());
     }
 }

@@ -133,7 +133,7 @@ impl Section {
         }
         let mut body = vec![0; len as usize];
         source.need(&mut body)?;
-        if !self.are_whole(&body[8..]) {
+        if !self.are_complete(&body[8..]) {
             return Err(End::Malformed(begin, "an interface's option that is longer than its block".to_string()));
         }
         let is_ethernet = self.half(&body, 0) == ETHERNET as usize;
@@ -234,7 +234,7 @@ impl Section {
     }
 
     /// Returns whether all options are inside their block: only the end of options may follow the readable ones.
-    fn are_whole(&self, options: &[u8]) -> bool {
+    fn are_complete(&self, options: &[u8]) -> bool {
         let read: usize = self.options(options).map(|(_, value)| 4 + value.len().next_multiple_of(4)).sum();
         options.get(read..).is_some_and(|rest| rest.len() < 4 || self.half(rest, 0) == 0)
     }

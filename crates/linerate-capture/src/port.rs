@@ -15,7 +15,7 @@ use linerate_core::port::{
     PortOption, QueueCounters, Receive, SoftwareDevice, SoftwarePort, TIMESTAMPS, Transmit, Value, Waker,
 };
 
-use super::{Frames, Next, Speed, Writer};
+use super::{FramePoll, Frames, Speed, Writer};
 
 /// A port on a capture file.
 ///
@@ -135,8 +135,8 @@ impl SoftwareDevice for CapturePort {
         let (pool, timestamps) = (config.pool.clone(), config.options.timestamps);
         // A file that is written delivers no packets.
         let sleeps = config.options.interrupts.filter(|_| self.is_written);
-        let never = sleeps.map(|_| Waker::new()).transpose()?;
-        Ok(Box::new(CaptureRx { replay, pool, timestamps, counters, failure, exhausted, never }))
+        let idle_event = sleeps.map(|_| Waker::new()).transpose()?;
+        Ok(Box::new(CaptureRx { replay, pool, timestamps, counters, failure, exhausted, idle_event }))
     }
 
     fn tx(&mut self, _: &Config, _: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
@@ -218,13 +218,13 @@ impl Replay {
     fn read(&mut self) -> Result<Option<Option<u64>>> {
         loop {
             match self.frames.next(&mut self.bytes)? {
-                Next::Frame { nanoseconds, is_snapped } => {
+                FramePoll::Frame { nanoseconds, is_snapped } => {
                     self.is_snapped = is_snapped;
                     self.next = Some(nanoseconds);
                     return Ok(self.next);
                 }
-                Next::Nothing => return Ok(None),
-                Next::End => {}
+                FramePoll::Pending => return Ok(None),
+                FramePoll::End => {}
             }
             match &mut self.passes {
                 // A file without frames is not read again.
@@ -251,12 +251,12 @@ struct CaptureRx {
     failure: Arc<Failure>,
     exhausted: Arc<AtomicBool>,
     /// Lets a thread sleep while its other ports have no packets either.
-    never: Option<Waker>,
+    idle_event: Option<Waker>,
 }
 
 impl Receive for CaptureRx {
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
-        self.never.as_ref().map(Waker::as_fd)
+        self.idle_event.as_ref().map(Waker::as_fd)
     }
 
     fn recv(&mut self, batch: &mut Batch) -> usize {

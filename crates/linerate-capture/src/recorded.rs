@@ -68,7 +68,7 @@ impl Shared {
 
     /// Records packets; `bytes` is a buffer for one packet.
     fn record<'a>(&self, packets: impl Iterator<Item = linerate_core::Packet<'a>>, bytes: &mut Vec<u8>) {
-        self.file().keep(|writer| {
+        self.file().try_write(|writer| {
             let first = now();
             for (packet, time) in packets.zip(first..) {
                 bytes.clear();
@@ -87,19 +87,19 @@ impl Wrapper for Recorder {
 
     fn rx(&mut self, inner: &mut dyn Device, queue: u16) -> Result<Box<dyn Receive>> {
         let inner = inner.rx(queue)?;
-        self.0.file().keep(Writer::begin);
+        self.0.file().try_write(Writer::begin);
         Ok(rx_around(inner, RecordedRx { shared: self.0.clone(), bytes: Vec::new() }))
     }
 
     fn tx(&mut self, inner: &mut dyn Device, queue: u16) -> Result<Box<dyn Transmit>> {
         let inner = inner.tx(queue)?;
-        self.0.file().keep(Writer::begin);
+        self.0.file().try_write(Writer::begin);
         Ok(tx_around(inner, RecordedTx { shared: self.0.clone() }))
     }
 
     fn check(&self) -> Result<()> {
         let mut file = self.0.file();
-        file.keep(Writer::flush);
+        file.try_write(Writer::flush);
         file.check()
     }
 }
@@ -138,7 +138,7 @@ impl TxWrapper for RecordedTx {
         }
         let sent = inner.send(batch);
         let mut left = sent;
-        self.shared.file().keep(|writer| {
+        self.shared.file().try_write(|writer| {
             let first = now();
             for ((slots, bytes), time) in frames.iter().zip(first..) {
                 if *slots > left {

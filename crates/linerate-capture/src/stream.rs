@@ -17,7 +17,7 @@ use super::{Reader, Record};
 /// The number of frames read ahead.
 const AHEAD: usize = 1024;
 /// The interval at which a waiting thread checks whether it should end.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const CHECK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// The frames of a pipe, as they arrive.
 pub(super) struct Stream {
@@ -26,17 +26,17 @@ pub(super) struct Stream {
 }
 
 /// The result of [`Stream::next`].
-pub(super) enum Next {
+pub(super) enum StreamPoll {
     Frame(Vec<u8>, Record),
     /// The writer has paused.
-    Nothing,
+    Pending,
     /// The writer has closed the pipe.
     End,
 }
 
 impl Stream {
     /// Returns whether a path is a pipe, or another file whose reader may have to wait.
-    pub fn is_meant(path: &Path) -> bool {
+    pub fn may_block(path: &Path) -> bool {
         use std::os::unix::fs::FileTypeExt;
         std::fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo() || file.file_type().is_char_device())
     }
@@ -55,9 +55,9 @@ impl Stream {
         })?;
         let (sender, frames) = sync_channel(AHEAD);
         let stop = Arc::<AtomicBool>::default();
-        let patient = Patient { file, stop: stop.clone() };
+        let reader = PollingReader { file, stop: stop.clone() };
         let thread = std::thread::Builder::new().name("capture".to_string());
-        thread.spawn(move || read(patient, &name, &sender, &skipped)).map_err(Error::thread)?;
+        thread.spawn(move || read(reader, &name, &sender, &skipped)).map_err(Error::thread)?;
         Ok(Stream { frames, stop })
     }
 
@@ -65,11 +65,11 @@ impl Stream {
     ///
     /// # Errors
     /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if the pipe is not a capture, or was closed within a record.
-    pub fn next(&mut self) -> Result<Next> {
+    pub fn next(&mut self) -> Result<StreamPoll> {
         match self.frames.try_recv() {
-            Ok(frame) => frame.map(|(bytes, record)| Next::Frame(bytes, record)),
-            Err(TryRecvError::Empty) => Ok(Next::Nothing),
-            Err(TryRecvError::Disconnected) => Ok(Next::End),
+            Ok(frame) => frame.map(|(bytes, record)| StreamPoll::Frame(bytes, record)),
+            Err(TryRecvError::Empty) => Ok(StreamPoll::Pending),
+            Err(TryRecvError::Disconnected) => Ok(StreamPoll::End),
         }
     }
 }
@@ -82,7 +82,7 @@ impl Drop for Stream {
 }
 
 /// Reads frames until the pipe's end.
-fn read(file: Patient, name: &str, frames: &SyncSender<Result<(Vec<u8>, Record)>>, skipped: &AtomicU64) {
+fn read(file: PollingReader, name: &str, frames: &SyncSender<Result<(Vec<u8>, Record)>>, skipped: &AtomicU64) {
     let mut reader = match Reader::new(std::io::BufReader::new(file), name) {
         Ok(reader) => reader,
         Err(error) => return drop(frames.send(Err(error))),
@@ -108,19 +108,19 @@ fn read(file: Patient, name: &str, frames: &SyncSender<Result<(Vec<u8>, Record)>
 }
 
 /// A pipe that is read as data arrives.
-struct Patient {
+struct PollingReader {
     file: File,
     stop: Arc<AtomicBool>,
 }
 
-impl Read for Patient {
+impl Read for PollingReader {
     fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
         loop {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(std::io::Error::other("its reader has ended"));
             }
             // Waits even before the first writer, when read(2) would report the end.
-            if poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&LOOK))? == 0 {
+            if poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&CHECK_INTERVAL))? == 0 {
                 continue;
             }
             match self.file.read(bytes) {

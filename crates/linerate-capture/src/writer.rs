@@ -86,7 +86,7 @@ impl Writer {
         if self.buffer.is_empty() {
             return Ok(());
         }
-        let outcome = self.output.write_whole(&self.buffer);
+        let outcome = self.output.write_all_counted(&self.buffer);
         match &outcome {
             Ok(()) => self.frames += self.kept as u64,
             Err((_, written)) => {
@@ -132,7 +132,7 @@ impl TryWriter {
     }
 
     /// Calls `write`, unless an earlier call has failed.
-    pub fn keep(&mut self, write: impl FnOnce(&mut Writer) -> Result<()>) {
+    pub fn try_write(&mut self, write: impl FnOnce(&mut Writer) -> Result<()>) {
         if let Ok(writer) = &mut self.0
             && let Err(error) = write(writer)
         {

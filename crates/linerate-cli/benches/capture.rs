@@ -165,7 +165,7 @@ fn without_port(memory: &Path) {
                         }
                     }
                     if part > 0 {
-                        output.write_whole(&chunk).expect("there is room in memory");
+                        output.write_all_counted(&chunk).expect("there is room in memory");
                         written += chunk.len();
                         if written > FILE {
                             // Overwrite one file, like a ring of files.

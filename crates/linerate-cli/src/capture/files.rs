@@ -313,12 +313,12 @@ impl Files {
         let current = self.current.as_mut().expect("a file is always open");
         match &mut current.target {
             Target::Plain(output) => {
-                if let Err((error, written)) = output.write_whole(bytes) {
+                if let Err((error, written)) = output.write_all_counted(bytes) {
                     // The beginning and the end of a file contain no records.
                     let records = (frames > 0).then(|| self.format.records(&bytes[..written])).into_iter().flatten();
                     let (whole, end) = records.fold((0, 0), |(whole, end), found| (whole + 1, end + found.len));
                     (self.frames, current.frames) = (self.frames + whole, current.frames + whole);
-                    output.cut(written - end);
+                    output.truncate_by(written - end);
                     return Err(self.failure(&error));
                 }
             }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::{Duration, UNIX_EPOCH};
 
 use etherparse::{ArpHardwareId, EtherType, Icmpv4Type, Icmpv6Type, LaxNetSlice, LaxSlicedPacket, TransportSlice};
-use linerate::capture::{Format, Found};
+use linerate::capture::{Format, ParsedRecord};
 
 /// Returns one line per packet of complete records. The line has the interface's name if there are several `names`.
 pub fn lines(format: Format, records: &[u8], names: &[String]) -> String {
@@ -33,7 +33,7 @@ pub fn json_lines(format: Format, records: &[u8], names: &[String]) -> String {
     text
 }
 
-fn cut(found: &Found<'_>) -> String {
+fn cut(found: &ParsedRecord<'_>) -> String {
     let captured = found.frame.len();
     if captured < found.original { format!(" ({captured} captured)") } else { String::new() }
 }

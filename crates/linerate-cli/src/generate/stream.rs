@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use linerate::Error;
-use linerate::capture::{Frames, Next};
+use linerate::capture::{FramePoll, Frames};
 use linerate::traffic::{self, Generator, Rate, Sizes, Template};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, Visitor};
@@ -165,15 +165,15 @@ impl Stream {
         let (mut frames, mut bytes) = (Frames::open(path).unwrap_or_else(|error| wrong(error)), Vec::new());
         loop {
             match frames.next(&mut bytes).unwrap_or_else(|error| wrong(error)) {
-                Next::Frame { is_snapped, .. } => {
+                FramePoll::Frame { is_snapped, .. } => {
                     if is_snapped {
                         note("note: the template is incomplete: it was cut by the capture's snap length");
                     }
                     return Ok(Some(bytes));
                 }
-                Next::Nothing if interrupts().wait(LOOK) => return Err(none("no packet arrived".to_string())),
-                Next::Nothing => {}
-                Next::End => {
+                FramePoll::Pending if interrupts().wait(LOOK) => return Err(none("no packet arrived".to_string())),
+                FramePoll::Pending => {}
+                FramePoll::End => {
                     let skipped = frames.skipped();
                     let others =
                         if skipped > 0 { format!("; {skipped} packets are not Ethernet") } else { String::new() };

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use linerate::Error;
-use linerate::capture::{Frames, Next};
+use linerate::capture::{FramePoll, Frames};
 use serde_json::{Value, json};
 
 /// Consecutive frames, with their bytes in one buffer.
@@ -104,7 +104,7 @@ impl Merge {
         let mut is_silent = false;
         for lane in self.lanes.iter_mut().filter(|lane| lane.next.is_none() && !lane.is_over) {
             match lane.frames.next(&mut lane.bytes) {
-                Ok(Next::Frame { nanoseconds, is_snapped }) => {
+                Ok(FramePoll::Frame { nanoseconds, is_snapped }) => {
                     lane.found.frames += 1;
                     if let Some(time) = nanoseconds {
                         let first = *lane.found.first.get_or_insert(time);
@@ -115,8 +115,8 @@ impl Merge {
                     lane.next = Some((nanoseconds, is_snapped));
                 }
                 // Its next frame may be the earliest of all captures, so the others have to wait.
-                Ok(Next::Nothing) => is_silent = true,
-                Ok(Next::End) => lane.is_over = true,
+                Ok(FramePoll::Pending) => is_silent = true,
+                Ok(FramePoll::End) => lane.is_over = true,
                 Err(error) => {
                     lane.is_over = true;
                     self.failures.push(error);

@@ -36,7 +36,7 @@ impl Watch for Recording {
     fn leaves(&mut self, frame: &Frame) {
         self.sent += 1;
         let is_finished = self.is_finished;
-        self.file.keep(|file| {
+        self.file.try_write(|file| {
             file.write(now(), &frame.bytes)?;
             if is_finished { file.flush() } else { Ok(()) }
         });
@@ -47,8 +47,8 @@ impl Watch for Recording {
     }
 
     fn finish(&mut self) {
-        self.file.keep(Writer::begin);
-        self.file.keep(Writer::flush);
+        self.file.try_write(Writer::begin);
+        self.file.try_write(Writer::flush);
         self.is_finished = true;
     }
 
