@@ -392,7 +392,7 @@ fn from_port_to_port(
     run.threads.spawn(move || {
         rx.recv(&mut batch);
         let packets = batch.len();
-        batch.packets().for_each(|packet| stamps.arrives(&packet));
+        batch.packets().for_each(|packet| stamps.record_arrival(&packet));
         batch.packets().for_each(|packet| checker.check(&packet));
         batch.clear();
         if packets > 0 {
@@ -418,7 +418,7 @@ fn from_port_to_port(
             if !end.has_come() {
                 batch.alloc(&pool, allowed, generator.frame_len());
                 batch.packets().for_each(|mut packet| generator.fill(&mut packet));
-                batch.packets().for_each(|packet| stamps.leaves(&packet));
+                batch.packets().for_each(|packet| stamps.record_departure(&packet));
             }
             count.fetch_sub((allowed - batch.len()) as u64, Ordering::SeqCst);
             left -= batch.len() as u64;

@@ -31,7 +31,7 @@ fn line(port: &Port) -> Option<f64> {
 pub fn on_line(rate: Rate, port: &Port) -> Result<Rate, String> {
     match (rate, line(port)) {
         (Rate::Line(_), None) => Err(format!("{} has no line rate; give packets or bits per second", port.name())),
-        (rate, line) => Ok(rate.on_line(line.unwrap_or(Rate::TEN_GIGABIT))),
+        (rate, line) => Ok(rate.for_line_rate(line.unwrap_or(Rate::TEN_GIGABIT))),
     }
 }
 

@@ -9,11 +9,11 @@ use super::stamp::{self, Read};
 pub struct Checker {
     flows: Vec<Flow>,
     /// Corrupted frames not yet matched with a skipped sequence number.
-    unplaced: u64,
+    unmatched_corrupted: u64,
     /// The skipped sequence numbers as ranges: from flow and first number to the number after the last.
     missing: BTreeMap<(u16, u64), u64>,
-    /// The sum of `unnamed` over all flows.
-    unnamed: u64,
+    /// The sum of `corrupted_before_first` over all flows.
+    corrupted_before_first: u64,
     report: Report,
 }
 
@@ -25,7 +25,7 @@ struct Flow {
     /// The next expected sequence number; `ANY` before the first frame.
     next: u64,
     /// Corrupted frames with this flow number before its first intact frame: the number may be damaged.
-    unnamed: u64,
+    corrupted_before_first: u64,
 }
 
 const ANY: u64 = u64::MAX;
@@ -92,10 +92,10 @@ impl Checker {
                 self.report.corrupted += 1;
                 // Before a flow's first intact frame, no number is skipped.
                 let flow = self.flow(flow);
-                let is_unnamed = flow.next == ANY;
-                flow.unnamed += u64::from(is_unnamed);
-                self.unnamed += u64::from(is_unnamed);
-                self.unplaced += u64::from(!is_unnamed);
+                let is_before_first = flow.next == ANY;
+                flow.corrupted_before_first += u64::from(is_before_first);
+                self.corrupted_before_first += u64::from(is_before_first);
+                self.unmatched_corrupted += u64::from(!is_before_first);
             }
             Read::Stamped { flow: number, sequence, touched } => {
                 self.report.touched[usize::from(touched.min(2))] += 1;
@@ -108,7 +108,7 @@ impl Checker {
                     next if sequence == next => {}
                     ANY => self.begin(number, sequence),
                     next if sequence > next => self.skip(number, next, sequence),
-                    _ => self.place(number, sequence),
+                    _ => self.classify_late(number, sequence),
                 }
             }
         }
@@ -118,7 +118,7 @@ impl Checker {
     #[inline]
     fn flow(&mut self, number: u16) -> &mut Flow {
         if self.flows.len() <= number.into() {
-            self.flows.resize(usize::from(number) + 1, Flow { first: ANY, next: ANY, unnamed: 0 });
+            self.flows.resize(usize::from(number) + 1, Flow { first: ANY, next: ANY, corrupted_before_first: 0 });
         }
         &mut self.flows[usize::from(number)]
     }
@@ -128,14 +128,14 @@ impl Checker {
     fn begin(&mut self, number: u16, sequence: u64) {
         let flow = self.flow(number);
         flow.first = sequence;
-        self.unnamed -= std::mem::take(&mut flow.unnamed);
+        self.corrupted_before_first -= std::mem::take(&mut flow.corrupted_before_first);
     }
 
     /// Records that the numbers from `first` to `end`, exclusive, have not arrived.
     #[cold]
     fn skip(&mut self, flow: u16, first: u64, end: u64) {
-        let corrupted = (end - first).min(self.unplaced);
-        self.unplaced -= corrupted;
+        let corrupted = (end - first).min(self.unmatched_corrupted);
+        self.unmatched_corrupted -= corrupted;
         self.report.lost += end - first - corrupted;
         self.missing.insert((flow, first), end);
         if self.missing.len() > MOST_MISSING {
@@ -145,7 +145,7 @@ impl Checker {
 
     /// Classifies a frame whose number is not above its flow's highest: late or duplicate.
     #[cold]
-    fn place(&mut self, flow: u16, sequence: u64) {
+    fn classify_late(&mut self, flow: u16, sequence: u64) {
         let known = self.flow(flow);
         let first = known.first;
         known.first = first.min(sequence);
@@ -176,7 +176,7 @@ impl Checker {
     pub fn report(&self) -> Report {
         // A flow without an intact frame does not exist: its number is damaged, and its frames replace those of other
         // flows.
-        Report { lost: self.report.lost.saturating_sub(self.unnamed), ..self.report }
+        Report { lost: self.report.lost.saturating_sub(self.corrupted_before_first), ..self.report }
     }
 }
 

@@ -60,7 +60,7 @@ impl Host {
     }
 
     /// Returns whether an address can belong to another host.
-    fn is_other(&self, address: impl Into<IpAddr>) -> bool {
+    fn can_be_other_host(&self, address: impl Into<IpAddr>) -> bool {
         let address = address.into();
         let is_one = match address {
             IpAddr::V4(address) => !address.is_broadcast() && address.octets()[0] != 0,
@@ -84,7 +84,7 @@ impl Host {
         arp[8..14].copy_from_slice(&self.mac);
         arp[14..18].copy_from_slice(&target);
         arp[18..].copy_from_slice(&sender);
-        self.turn(frame);
+        self.address_reply(frame);
         Some(())
     }
 
@@ -95,13 +95,13 @@ impl Host {
         let source: [u8; 16] = *packet[NET + 8..].first_chunk()?;
         let target: [u8; 16] = *packet.get(TARGET..)?.first_chunk()?;
         // Type 135; hop limit 255 shows that it was not routed.
-        if packet[ICMP6] != 135 || packet[NET + 7] != 255 || !self.has(target) || sum6(packet) != 0 {
+        if packet[ICMP6] != 135 || packet[NET + 7] != 255 || !self.has(target) || icmp6_checksum(packet) != 0 {
             return None;
         }
         // From an unspecified address, there must be no option with the sender's MAC address (type 1).
         let is_claim = source == [0; 16];
         let options = &packet[TARGET + 16..];
-        if is_claim && options.first() == Some(&1) || !is_claim && !self.is_other(source) {
+        if is_claim && options.first() == Some(&1) || !is_claim && !self.can_be_other_host(source) {
             return None;
         }
         // Adds the option "target link-layer address" (2), of 8 bytes.
@@ -114,9 +114,9 @@ impl Host {
         frame[ICMP6..TARGET].copy_from_slice(&[136, 0, 0, 0, flags, 0, 0, 0]);
         frame[TARGET + 16..TARGET + 18].copy_from_slice(&[2, 1]);
         frame[TARGET + 18..].copy_from_slice(&self.mac);
-        let sum = sum6(frame);
+        let sum = icmp6_checksum(frame);
         frame[ICMP6 + 2..ICMP6 + 4].copy_from_slice(&sum.to_be_bytes());
-        self.turn(frame);
+        self.address_reply(frame);
         if is_claim {
             frame[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
         }
@@ -131,7 +131,7 @@ impl Host {
         let source: [u8; 4] = *ip[12..].first_chunk()?;
         let is_plain = frame_type(frame) == [8, 0] && ip[0] == 0x45 && ip[9] == 1 && ip[6] & 0x3F == 0 && ip[7] == 0;
         let end = NET + usize::from(u16::from_be_bytes([ip[2], ip[3]]));
-        if !is_plain || checksum(0, ip) != 0 || !self.has(destination) || !self.is_other(source) {
+        if !is_plain || checksum(0, ip) != 0 || !self.has(destination) || !self.can_be_other_host(source) {
             return None;
         }
         let icmp = frame.get_mut(ICMP..end)?;
@@ -150,7 +150,7 @@ impl Host {
         ip[10..12].fill(0);
         let sum = checksum(0, ip);
         ip[10..12].copy_from_slice(&sum.to_be_bytes());
-        self.turn(frame);
+        self.address_reply(frame);
         Some(())
     }
 
@@ -160,8 +160,8 @@ impl Host {
         let packet = frame.get_mut(..end)?;
         let source: [u8; 16] = *packet.get(NET + 8..)?.first_chunk()?;
         let destination: [u8; 16] = *packet.get(NET + 24..)?.first_chunk()?;
-        let is_request = packet[ICMP6] == 128 && self.has(destination) && self.is_other(source);
-        if !is_request || sum6(packet) != 0 {
+        let is_request = packet[ICMP6] == 128 && self.has(destination) && self.can_be_other_host(source);
+        if !is_request || icmp6_checksum(packet) != 0 {
             return None;
         }
         packet.copy_within(NET + 8..NET + 24, NET + 24);
@@ -169,9 +169,9 @@ impl Host {
         packet[NET + 7] = 64;
         packet[ICMP6] = 129;
         packet[ICMP6 + 2..ICMP6 + 4].fill(0);
-        let sum = sum6(packet);
+        let sum = icmp6_checksum(packet);
         packet[ICMP6 + 2..ICMP6 + 4].copy_from_slice(&sum.to_be_bytes());
-        self.turn(frame);
+        self.address_reply(frame);
         Some(())
     }
 
@@ -184,7 +184,7 @@ impl Host {
     }
 
     /// Addresses a reply to the frame's sender.
-    fn turn(&self, frame: &mut [u8]) {
+    fn address_reply(&self, frame: &mut [u8]) {
         frame.copy_within(6..12, 0);
         frame[6..12].copy_from_slice(&self.mac);
     }
@@ -196,7 +196,7 @@ fn frame_type(frame: &[u8]) -> [u8; 2] {
 }
 
 /// Returns the checksum of an ICMPv6 packet and the addresses before it: 0 if its own is right.
-fn sum6(packet: &[u8]) -> u16 {
+fn icmp6_checksum(packet: &[u8]) -> u16 {
     checksum(58 + (packet.len() - ICMP6) as u64, &packet[NET + 8..])
 }
 

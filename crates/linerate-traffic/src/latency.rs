@@ -13,8 +13,8 @@ use super::stamp;
 /// let (latency, mut generator) = (Latency::new(1), Generator::new(64, 1));
 /// let mut frame = vec![0; generator.frame_len()];
 /// generator.fill(&mut frame);
-/// latency.leaves(&frame);
-/// latency.arrives(&frame);
+/// latency.record_departure(&frame);
+/// latency.record_arrival(&frame);
 /// assert_eq!(latency.take().len(), 1);
 /// ```
 pub struct Latency {
@@ -26,7 +26,7 @@ pub struct Latency {
 }
 
 /// The maximum number of frames in flight, one per slot.
-const PLACES: usize = 1 << 16;
+const SLOTS: usize = 1 << 16;
 /// Bits of a slot's word that identify one of the frames that share the slot.
 const NAME_BITS: u32 = 20;
 
@@ -34,7 +34,7 @@ impl Latency {
     /// Measures one of `every` frames of each flow.
     pub fn new(every: u64) -> Arc<Latency> {
         Arc::new(Latency {
-            left: (0..PLACES).map(|_| AtomicU64::new(0)).collect(),
+            left: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
             origin: Instant::now(),
             every: every.max(1),
             times: Mutex::default(),
@@ -43,17 +43,17 @@ impl Latency {
 
     /// Records the departure of a frame; frames without a stamp are ignored.
     #[inline]
-    pub fn leaves(&self, frame: &[u8]) {
-        if let Some((place, name)) = self.place(frame) {
-            place.store(self.now() << NAME_BITS | name, Ordering::Relaxed);
+    pub fn record_departure(&self, frame: &[u8]) {
+        if let Some((slot, name)) = self.slot(frame) {
+            slot.store(self.now() << NAME_BITS | name, Ordering::Relaxed);
         }
     }
 
     /// Records the arrival of a frame; its latency is recorded once, if it is intact.
     #[inline]
-    pub fn arrives(&self, frame: &[u8]) {
-        let Some((place, name)) = self.place(frame) else { return };
-        let word = place.swap(0, Ordering::Relaxed);
+    pub fn record_arrival(&self, frame: &[u8]) {
+        let Some((slot, name)) = self.slot(frame) else { return };
+        let word = slot.swap(0, Ordering::Relaxed);
         if word != 0 && word & ((1 << NAME_BITS) - 1) == name {
             let time = since(word, self.now());
             // A damaged sequence number may be that of another frame.
@@ -76,13 +76,13 @@ impl Latency {
 
     /// Returns the slot of a frame's departure time, and the bits that distinguish it from other frames there.
     #[inline]
-    fn place(&self, frame: &[u8]) -> Option<(&AtomicU64, u64)> {
+    fn slot(&self, frame: &[u8]) -> Option<(&AtomicU64, u64)> {
         let (flow, sequence) = stamp::name(frame)?;
         if !sequence.is_multiple_of(self.every) {
             return None;
         }
         let mixed = (sequence / self.every) ^ u64::from(flow).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_right(20);
-        Some((&self.left[mixed as usize % PLACES], (mixed / PLACES as u64) & ((1 << NAME_BITS) - 1)))
+        Some((&self.left[mixed as usize % SLOTS], (mixed / SLOTS as u64) & ((1 << NAME_BITS) - 1)))
     }
 }
 
@@ -102,12 +102,12 @@ mod tests {
         let mut generator = Generator::new(64, 3);
         let mut frames: Vec<Vec<u8>> = vec![vec![0; 60]; 60];
         frames.iter_mut().for_each(|frame| generator.fill(frame));
-        frames[..30].iter().for_each(|frame| latency.leaves(frame));
+        frames[..30].iter().for_each(|frame| latency.record_departure(frame));
         // The second half was never sent; byte 48 is changed on the way.
         frames.iter_mut().for_each(|frame| frame[48] += 1);
-        frames.iter().chain(&frames[..30]).for_each(|frame| latency.arrives(frame));
-        latency.arrives(&[0; 60]);
-        latency.arrives(&[]);
+        frames.iter().chain(&frames[..30]).for_each(|frame| latency.record_arrival(frame));
+        latency.record_arrival(&[0; 60]);
+        latency.record_arrival(&[]);
         // Sequence numbers 0, 2, 4, 6 and 8 of three flows.
         assert_eq!(latency.take().len(), 15);
         assert!(latency.take().is_empty());
@@ -127,10 +127,10 @@ mod tests {
         let mut frame = vec![0; 60];
         generator.fill(&mut frame);
         let lost = frame.clone();
-        latency.leaves(&lost);
-        (0..PLACES - 1).for_each(|_| generator.fill(&mut frame));
+        latency.record_departure(&lost);
+        (0..SLOTS - 1).for_each(|_| generator.fill(&mut frame));
         generator.fill(&mut frame);
-        latency.arrives(&frame);
-        assert!(latency.take().is_empty(), "a frame that was not sent, at the place of one that was");
+        latency.record_arrival(&frame);
+        assert!(latency.take().is_empty(), "a frame that was not sent, in the slot of one that was");
     }
 }

@@ -31,4 +31,4 @@ pub use latency::Latency;
 pub use rate::{Gaps, Pacer, Rate};
 pub use sizes::Sizes;
 pub use stamp::touch;
-pub use template::{Frames, Template};
+pub use template::{Template, TemplateFrames};

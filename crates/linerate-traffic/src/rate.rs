@@ -14,7 +14,7 @@ pub enum Rate {
     Packets(f64),
     /// Bits per second on the wire: including CRC, preamble and gap.
     Bits(f64),
-    /// A fraction of the line rate, up to 1.0; see [`on_line`](Rate::on_line).
+    /// A fraction of the line rate, up to 1.0; see [`for_line_rate`](Rate::for_line_rate).
     Line(f64),
 }
 
@@ -36,7 +36,7 @@ impl Rate {
     }
 
     /// Returns the rate on a line of `bits` per second: a fraction of the line becomes bits, other rates stay.
-    pub fn on_line(self, bits: f64) -> Rate {
+    pub fn for_line_rate(self, bits: f64) -> Rate {
         match self {
             Rate::Line(part) => Rate::Bits(part * bits),
             rate => rate,
@@ -241,31 +241,31 @@ impl Pacer {
     }
 
     fn change_at(&mut self, now: f64, gap: f64) {
-        self.arrive(now);
+        self.set_time(now);
         let longer = gap / self.gap;
         (self.due, self.gap) = (now + (self.due - now) * longer, gap);
         self.owed = (self.owed * longer).min(self.most_owed);
     }
 
     /// Resumes after an intended pause: the time since the last request for frames does not count.
-    pub fn go_on(&mut self) {
+    pub fn resume(&mut self) {
         if let Some(origin) = self.origin {
-            self.go_on_at(origin.elapsed().as_secs_f64());
+            self.resume_at(origin.elapsed().as_secs_f64());
         }
     }
 
-    fn go_on_at(&mut self, now: f64) {
+    fn resume_at(&mut self, now: f64) {
         (self.due, self.now) = (self.due + now - self.now, now);
     }
 
     /// Returns whether a frame may be sent now, and counts it as sent.
     pub fn take(&mut self) -> bool {
-        self.take_some(1, 1) == 1
+        self.take_up_to(1, 1) == 1
     }
 
     /// Returns the number of frames that may be sent now, from `least` to `most`, or 0, and counts them as sent.
     /// `least` must not exceed the slack. Bursts and random gaps ignore it.
-    pub fn take_some(&mut self, least: usize, most: usize) -> usize {
+    pub fn take_up_to(&mut self, least: usize, most: usize) -> usize {
         self.take_at(least, most, |origin| origin.elapsed().as_secs_f64())
     }
 
@@ -273,7 +273,7 @@ impl Pacer {
         if self.burst == 1 && self.random.is_none() {
             // If enough frames were due at the last reading, the clock is not read again.
             if self.ready() < most {
-                self.look(clock);
+                self.read_clock(clock);
             }
             let go = self.ready().min(most);
             if go < least {
@@ -282,14 +282,14 @@ impl Pacer {
             self.advance(go as f64 * self.gap);
             return go;
         }
-        let (mut go, mut has_looked) = (0, false);
+        let (mut go, mut has_read_clock) = (0, false);
         while go < most {
             if self.now < self.due {
-                if has_looked {
+                if has_read_clock {
                     break;
                 }
-                self.look(&clock);
-                has_looked = true;
+                self.read_clock(&clock);
+                has_read_clock = true;
                 continue;
             }
             let some = self.left.min(most - go);
@@ -309,13 +309,13 @@ impl Pacer {
     }
 
     /// Reads the clock.
-    fn look(&mut self, clock: impl Fn(Instant) -> f64) {
+    fn read_clock(&mut self, clock: impl Fn(Instant) -> f64) {
         let origin = *self.origin.get_or_insert_with(Instant::now);
-        self.arrive(clock(origin));
+        self.set_time(clock(origin));
     }
 
     /// Sets the current time. Frames that would be too late are skipped, or their time is owed.
-    fn arrive(&mut self, now: f64) {
+    fn set_time(&mut self, now: f64) {
         self.now = now;
         let late = self.now - self.due - (self.slack - 0.5) * self.gap;
         if late > 0.0 {
@@ -389,7 +389,7 @@ mod tests {
         // The usual figure: 64-byte frames at 10 Gbit/s.
         assert_eq!(Rate::Bits(10e9).packets_per_second(60.0).round(), 14_880_952.0);
         assert_eq!(Rate::Line(0.5).packets_per_second(60.0).round(), 7_440_476.0);
-        assert_eq!(Rate::Line(0.5).on_line(1e9), Rate::Bits(5e8));
+        assert_eq!(Rate::Line(0.5).for_line_rate(1e9), Rate::Bits(5e8));
     }
 
     #[test]
@@ -488,7 +488,7 @@ mod tests {
         assert_eq!(take_at(&mut pacer, 5.0, 1000), 64, "as many are late as before");
         // An intended pause delays the next frame by its length.
         let mut pacer = Pacer::new(Rate::Packets(1.0), 60.0);
-        assert_eq!((take_at(&mut pacer, 0.75, 1000), pacer.go_on_at(50.75)), (0, ()));
+        assert_eq!((take_at(&mut pacer, 0.75, 1000), pacer.resume_at(50.75)), (0, ()));
         assert_eq!((take_at(&mut pacer, 50.9, 1000), take_at(&mut pacer, 51.1, 1000)), (0, 1));
         // However often the rate changes, the mean is kept, even by a thread that rarely has a processor.
         for (rates, step, each) in [([2.0, 2.2], 0.001, 200), ([1000.0, 1050.0], 0.005, 2), ([1e6, 1.1e6], 0.004, 3)] {
@@ -526,7 +526,7 @@ mod tests {
                 // Pauses of up to a second, some of them intended.
                 now += random.below(1_000_000) as f64 * 1e-6;
                 if random.below(4) == 0 {
-                    pacer.go_on_at(now);
+                    pacer.resume_at(now);
                 }
                 let (mut sent, step) = (0, 1e-3);
                 for _ in 0..1000 {

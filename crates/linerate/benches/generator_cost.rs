@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use linerate::memory::Pool;
 use linerate::port::TxQueue;
-use linerate::traffic::{Frames, Generator, Template};
+use linerate::traffic::{Generator, Template, TemplateFrames};
 use linerate::{Batch, Options};
 
 const BATCH: usize = 32;
@@ -62,7 +62,7 @@ fn main() {
     let [mut port, mut of_switch] = Options { local: true, ..Options::default() }.open(["null:", "valeg:a"]).unwrap();
     let mut sink = Sink { tx: port.tx(0).unwrap(), pool: port.pool().clone(), batch: Batch::with_capacity(BATCH) };
     let mut flows = Generator::new(64, 1);
-    let mut templates: Vec<Frames> =
+    let mut templates: Vec<TemplateFrames> =
         TEMPLATES.iter().map(|(_, text)| text.parse::<Template>().unwrap().frames().unwrap()).collect();
     let mut of_flows = Vec::new();
     let mut of_templates: Vec<Vec<(f64, f64)>> = vec![Vec::new(); templates.len()];

@@ -79,7 +79,7 @@ impl Sender {
             responder.send(&mut self.tx);
         }
         if self.speed.as_mut().is_some_and(Follower::goes_on) {
-            self.lanes.iter_mut().filter_map(|lane| lane.pacer.as_mut()).for_each(Pacer::go_on);
+            self.lanes.iter_mut().filter_map(|lane| lane.pacer.as_mut()).for_each(Pacer::resume);
         }
         if let Some(rate) = self.speed.as_mut().and_then(Follower::changed) {
             self.lanes.iter_mut().for_each(|lane| lane.set_rate(rate));
@@ -120,7 +120,7 @@ impl Sender {
             let lane = &mut self.lanes[number];
             let most = ((capacity - self.batch.len()) as u64).min(lane.left) as usize;
             if let Some(pacer) = lane.pacer.as_mut().filter(|_| most > 0) {
-                let due = pacer.take_some(lane.least.min(most), most);
+                let due = pacer.take_up_to(lane.least.min(most), most);
                 self.make(number, due);
             }
         }

@@ -1,6 +1,6 @@
 //! The frames of a stream, from either kind of generator.
 
-use linerate::traffic::{Frames, Generator};
+use linerate::traffic::{Generator, TemplateFrames};
 
 /// Frames of one queue's share of a stream.
 #[derive(Clone)]
@@ -8,7 +8,7 @@ pub enum Source {
     /// Flows with sequence numbers, or copies of a captured frame.
     Flows(Generator),
     /// Frames of a template.
-    Template(Box<Frames>),
+    Template(Box<TemplateFrames>),
 }
 
 impl Source {
@@ -59,8 +59,8 @@ impl From<Generator> for Source {
     }
 }
 
-impl From<Frames> for Source {
-    fn from(frames: Frames) -> Source {
+impl From<TemplateFrames> for Source {
+    fn from(frames: TemplateFrames) -> Source {
         Source::Template(Box::new(frames))
     }
 }

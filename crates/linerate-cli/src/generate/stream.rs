@@ -214,13 +214,15 @@ impl Stream {
         let template = match &self.size {
             Some(sizes) => {
                 let option = if place.is_empty() { "--size" } else { "size" };
-                template.with_sizes(sizes.clone()).unwrap_or_else(|why| usage(&format!("{place}{option}: {why}")))
+                template
+                    .with_sizes(sizes.clone())
+                    .unwrap_or_else(|error| usage(&format!("{place}{option}: {}", error.why())))
             }
             None => template,
         };
         let template = template.with_seed(self.seed.unwrap_or(1)).with_flow(first_flow);
         let frames = (0..queues).map(|queue| template.clone().with_share(queue, queues).frames());
-        frames.map(|frames| frames.unwrap_or_else(|why| usage(&format!("{place}{why}"))).into()).collect()
+        frames.map(|frames| frames.unwrap_or_else(|error| usage(&format!("{place}{}", error.why()))).into()).collect()
     }
 
     /// Returns the gaps between a queue's frames.

@@ -49,7 +49,7 @@ impl Schedule {
             Pace::Times(speed) => speed.scale(time),
             Pace::Rate(Rate::Packets(per_second)) => (self.frames as f64 * 1e9 / per_second) as u64,
             Pace::Rate(rate) => {
-                let Rate::Bits(bits) = rate.on_line(Rate::TEN_GIGABIT) else { return 0 };
+                let Rate::Bits(bits) = rate.for_line_rate(Rate::TEN_GIGABIT) else { return 0 };
                 (self.wire_bytes as f64 * 8e9 / bits) as u64
             }
             Pace::Top => 0,

@@ -18,10 +18,10 @@ impl Timed {
 
 impl Watch for Arc<Latency> {
     fn leaves(&mut self, frame: &Frame) {
-        self.arrives(&frame.bytes);
+        self.record_arrival(&frame.bytes);
     }
 
     fn reaches(&mut self, frame: &Frame) {
-        Latency::leaves(self, &frame.bytes);
+        Latency::record_departure(self, &frame.bytes);
     }
 }

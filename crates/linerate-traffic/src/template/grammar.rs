@@ -1,7 +1,7 @@
 //! Parses the text of a template into layers with their arguments.
 
 use super::protocol::{Field, Protocol};
-use super::values::{Notation, Values, hex, whole};
+use super::values::{Notation, Values, hex, parse_uint};
 
 /// A layer of a template.
 #[derive(Clone, Debug)]
@@ -209,10 +209,11 @@ fn read_payload(layer: &mut Layer, name: &str, value: Option<&str>) -> Result<()
     match (name, value) {
         ("random", None) if layer.protocol == Protocol::Payload => layer.fill = Some(Fill::Random),
         ("fill", Some(value)) if layer.protocol == Protocol::Payload => {
-            layer.fill = Some(Fill::Byte(whole(value, 255, "a number").map_err(|why| format!("fill: {why}"))? as u8));
+            layer.fill =
+                Some(Fill::Byte(parse_uint(value, 255, "a number").map_err(|why| format!("fill: {why}"))? as u8));
         }
         (len, None) if layer.protocol == Protocol::Payload => {
-            layer.len = Some(whole(len, LONGEST, "a number").map_err(|_| {
+            layer.len = Some(parse_uint(len, LONGEST, "a number").map_err(|_| {
                 format!("'{len}' is neither a length of at most {LONGEST} bytes, nor random, nor fill=BYTE")
             })? as usize);
         }

@@ -52,12 +52,12 @@ pub(super) struct Layout<'a> {
     pub cells: Vec<Cell>,
     pub sums: Vec<Sum>,
     /// All checksums, from the innermost to the outermost.
-    covers: Vec<Cover>,
+    scopes: Vec<ChecksumScope>,
     seed: u64,
 }
 
 /// A checksum and what it covers.
-struct Cover {
+struct ChecksumScope {
     layer: usize,
     at: usize,
     /// The layer whose addresses it covers, too.
@@ -90,7 +90,7 @@ impl<'a> Layout<'a> {
             let changing = layer.given.iter().flat_map(|(field, values)| {
                 // Each field has separate random values.
                 let [high, low] = Source::new(values, share, seed, (start * 8 + field.bit) as u64);
-                place(bit_of(layer, field), field.bits.into(), high, low)
+                cells_of(bit_of(layer, field), field.bits.into(), high, low)
             });
             cells.extend(merge(changing.collect()).into_iter().map(|cell| cell.taken_from(header, start)));
         }
@@ -103,7 +103,7 @@ impl<'a> Layout<'a> {
             ));
         }
         starts.push(headers.len());
-        let mut layout = Layout { layers, starts, headers, cells, sums: Vec::new(), covers: Vec::new(), seed };
+        let mut layout = Layout { layers, starts, headers, cells, sums: Vec::new(), scopes: Vec::new(), seed };
         layout.find_sums()?;
         Ok(layout)
     }
@@ -160,7 +160,7 @@ impl<'a> Layout<'a> {
                 sum.sums.extend(sums.map(|(number, inner)| (number, shift(inner.at + 2))));
             }
             let changes = !sum.cells.is_empty() || !sum.sums.is_empty();
-            self.covers.push(Cover { layer: n, at, addresses, sum: changes.then_some(self.sums.len()) });
+            self.scopes.push(ChecksumScope { layer: n, at, addresses, sum: changes.then_some(self.sums.len()) });
             self.sums.extend(changes.then_some(sum));
         }
         Ok(())
@@ -206,19 +206,19 @@ impl<'a> Layout<'a> {
             bytes[at..at + 2].copy_from_slice(&counted.to_be_bytes());
         }
         let mut bases = vec![0; self.sums.len()];
-        for cover in &self.covers {
-            let (start, stop) = (self.starts[cover.layer], self.end_of(cover.layer, end));
+        for scope in &self.scopes {
+            let (start, stop) = (self.starts[scope.layer], self.end_of(scope.layer, end));
             let mut base = sum_of(&bytes[start..stop]);
-            if let Some(carrier) = cover.addresses {
+            if let Some(carrier) = scope.addresses {
                 let (first, last) = self.addresses_of(carrier);
-                let number = self.layers[carrier].protocol.number_of(Some(self.layers[cover.layer].protocol));
+                let number = self.layers[carrier].protocol.number_of(Some(self.layers[scope.layer].protocol));
                 base += sum_of(&bytes[first..last]) + u64::from(number.unwrap_or(0)) + (end - start) as u64;
             }
-            match cover.sum {
+            match scope.sum {
                 Some(number) => bases[number] = u32::from(!complement(folded(base), false)),
                 None => {
-                    let is_never_zero = self.layers[cover.layer].protocol == Protocol::Udp;
-                    bytes[cover.at..cover.at + 2]
+                    let is_never_zero = self.layers[scope.layer].protocol == Protocol::Udp;
+                    bytes[scope.at..scope.at + 2]
                         .copy_from_slice(&complement(folded(base), is_never_zero).to_be_bytes());
                 }
             }
@@ -298,7 +298,7 @@ fn set_bits(header: &mut [u8], bit: usize, bits: usize, value: u128) {
 }
 
 /// Creates the cells of a field with these sources, with offsets in the header.
-fn place(first: usize, bits: usize, high: Option<Source>, low: Option<Source>) -> Vec<Cell> {
+fn cells_of(first: usize, bits: usize, high: Option<Source>, low: Option<Source>) -> Vec<Cell> {
     let end = first + bits;
     let cell = |source: Option<Source>, first: usize, end: usize| {
         let (at, last) = (first / 8, end.div_ceil(8));

@@ -19,7 +19,7 @@ use grammar::Layer;
 use layout::{Cell, Layout, SHORTEST, STAMP, Sum, Variant};
 use linerate_core::error::Error;
 use protocol::Protocol;
-use source::{BLOCK, Share, Turn};
+use source::{BLOCK, CyclicIndex, Share};
 
 use super::checksum::complement;
 use super::sizes::Sizes;
@@ -84,16 +84,12 @@ impl FromStr for Template {
     type Err = Error;
 
     fn from_str(text: &str) -> std::result::Result<Template, Error> {
-        parse(text).map_err(Error::bad_value)
+        let layers = grammar::layers(text).map_err(Error::bad_value)?;
+        let template = Template { layers, sizes: None, seed: 1, share: Share { first: 0, stride: 1 }, flow: 0 };
+        // Reports layers that cannot form a frame.
+        template.frames()?;
+        Ok(template)
     }
-}
-
-fn parse(text: &str) -> std::result::Result<Template, String> {
-    let layers = grammar::layers(text)?;
-    let template = Template { layers, sizes: None, seed: 1, share: Share { first: 0, of: 1 }, flow: 0 };
-    // Reports layers that cannot form a frame.
-    template.frames()?;
-    Ok(template)
 }
 
 impl Template {
@@ -101,18 +97,21 @@ impl Template {
     /// layers, and at least 64 bytes.
     ///
     /// # Errors
-    /// The last layer has a fixed length, or a size has no room for the headers.
-    pub fn with_sizes(self, sizes: Sizes) -> Result<Template, String> {
+    /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption): the last layer has a fixed length, or a size has
+    /// no room for the headers.
+    pub fn with_sizes(self, sizes: Sizes) -> Result<Template, Error> {
         let mut template = Template { sizes: Some(sizes), ..self };
         match template.layers.last().map(|layer| (layer.protocol, layer.len)) {
             Some((Protocol::Payload, Some(len))) => {
-                return Err(format!("the frames have a size, and payload({len}) another one: write payload"));
+                let why = format!("the frames have a size, and payload({len}) another one: write payload");
+                return Err(Error::bad_value(why));
             }
             Some((Protocol::Hex | Protocol::Text, _)) => {
-                return Err("the frames have a size, and their bytes are given: append /payload".to_string());
+                let why = "the frames have a size, and their bytes are given: append /payload";
+                return Err(Error::bad_value(why.to_string()));
             }
             Some((Protocol::Payload | Protocol::Stamp, _)) => {}
-            _ => template.layers.extend(grammar::layers("eth/payload")?.pop()),
+            _ => template.layers.extend(grammar::layers("eth/payload").map_err(Error::bad_value)?.pop()),
         }
         template.frames()?;
         Ok(template)
@@ -123,10 +122,10 @@ impl Template {
         Template { seed, ..self }
     }
 
-    /// Generates only every `of`-th frame, beginning with number `first`. So `of` queues together send the frames of
-    /// one: each value as often, and random values that differ.
-    pub fn with_share(self, first: u16, of: u16) -> Template {
-        Template { share: Share { first: first.into(), of: of.max(1).into() }, ..self }
+    /// Generates only every `stride`-th frame, beginning with number `first`. So `stride` queues together send the
+    /// frames of one: each value as often, and random values that differ.
+    pub fn with_share(self, first: u16, stride: u16) -> Template {
+        Template { share: Share { first: first.into(), stride: stride.max(1).into() }, ..self }
     }
 
     /// Sets the flow of the stamps' sequence numbers; a share uses the flow `first` after it. So several templates can
@@ -143,8 +142,13 @@ impl Template {
     /// Computes the layout of the frames.
     ///
     /// # Errors
-    /// A size has no room for the headers, or a packet is too long for its headers.
-    pub fn frames(&self) -> Result<Frames, String> {
+    /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption): a size has no room for the headers, or a packet
+    /// is too long for its headers.
+    pub fn frames(&self) -> Result<TemplateFrames, Error> {
+        self.build_frames().map_err(Error::bad_value)
+    }
+
+    fn build_frames(&self) -> Result<TemplateFrames, String> {
         let layout = Layout::new(&self.layers, self.share, self.seed)?;
         let headers = layout.headers();
         let last = self.layers.last().map_or((Protocol::Hex, None), |layer| (layer.protocol, layer.len));
@@ -186,11 +190,11 @@ impl Template {
         }
         let mut row = Row([0; ROW]);
         row.0[..head].copy_from_slice(&variants[0].bytes[..head]);
-        let turn = Turn::new(order.len() as u64 - 1, 1, self.share);
-        let mut frames = Frames {
+        let variant_index = CyclicIndex::new(order.len() as u64 - 1, 1, self.share);
+        let mut frames = TemplateFrames {
             variants,
             order,
-            turn,
+            variant_index,
             longest,
             mean_len,
             cells: layout.cells,
@@ -220,12 +224,12 @@ struct Row([u8; ROW]);
 /// Headers are prepared for a block of frames at a time. Only changing bytes are written, since the others remain from
 /// the previous block. A frame is then a copy.
 #[derive(Clone, Debug)]
-pub struct Frames {
+pub struct TemplateFrames {
     /// One for each size.
     variants: Vec<Variant>,
     /// The indexes of the variants in the order of the frames.
     order: Vec<u32>,
-    turn: Turn,
+    variant_index: CyclicIndex,
     longest: usize,
     mean_len: f64,
     cells: Vec<Cell>,
@@ -243,7 +247,7 @@ pub struct Frames {
     sent: u64,
 }
 
-impl Frames {
+impl TemplateFrames {
     /// Returns the length of the next frame in bytes, without CRC.
     #[inline]
     pub fn next_len(&self) -> usize {
@@ -270,7 +274,7 @@ impl Frames {
         self.sent
     }
 
-    /// Writes the next frame to `frame`, which has [`next_len`](Frames::next_len) bytes.
+    /// Writes the next frame to `frame`, which has [`next_len`](TemplateFrames::next_len) bytes.
     ///
     /// # Panics
     /// If `frame` has another length.
@@ -296,10 +300,10 @@ impl Frames {
     /// Prepares the next block.
     #[inline(never)]
     fn prepare(&mut self) {
-        let Frames { variants, cells, sums, rows, head, .. } = self;
+        let TemplateFrames { variants, cells, sums, rows, head, .. } = self;
         if variants.len() > 1 {
             for (kind, row) in self.kinds.iter_mut().zip(&mut *rows) {
-                *kind = self.order[self.turn.next() as usize];
+                *kind = self.order[self.variant_index.next() as usize];
                 row.0[..*head].copy_from_slice(&variants[*kind as usize].bytes[..*head]);
             }
         }

@@ -4,12 +4,12 @@ use linerate_core::port::Random;
 
 use super::values::Values;
 
-/// A share of the frames: every `of`-th one, beginning with `first`, so that several queues share the values of a
+/// A share of the frames: every `stride`-th one, beginning with `first`, so that several queues share the values of a
 /// field.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub first: u64,
-    pub of: u64,
+    pub stride: u64,
 }
 
 /// The number of frames whose changing bytes are computed together, field by field. So the kind of a field is decided
@@ -22,8 +22,8 @@ pub(super) type Block = [u64; BLOCK];
 /// Produces the values of up to 64 bits of a field.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
-    Range { turn: Turn, first: u64, step: u64 },
-    List { turn: Turn, values: Box<[u64]> },
+    Range { index: CyclicIndex, first: u64, step: u64 },
+    List { index: CyclicIndex, values: Box<[u64]> },
     Random { random: Random, first: u64, count: u64 },
 }
 
@@ -41,13 +41,13 @@ impl Source {
                     // For a prefix shorter than 64 bits, the end is never reached.
                     false => u64::MAX,
                 };
-                let turn = Turn::new(span / step, *times, share);
-                [None, Some(Source::Range { turn, first: low(first), step: *step })]
+                let index = CyclicIndex::new(span / step, *times, share);
+                [None, Some(Source::Range { index, first: low(first), step: *step })]
             }
             Values::List { values, times } => {
-                let turn = Turn::new(values.len() as u64 - 1, *times, share);
+                let index = CyclicIndex::new(values.len() as u64 - 1, *times, share);
                 let list = |half: &dyn Fn(&u128) -> u64| {
-                    Some(Source::List { turn: turn.clone(), values: values.iter().map(half).collect() })
+                    Some(Source::List { index: index.clone(), values: values.iter().map(half).collect() })
                 };
                 let is_wide = values.iter().any(|value| high(value) != 0);
                 [if is_wide { list(&high) } else { None }, list(&low)]
@@ -66,19 +66,19 @@ impl Source {
     /// Adds the bits of the next frames' values to `block`, shifted left by `shift`.
     pub fn add_to(&mut self, block: &mut Block, shift: u32) {
         match self {
-            Source::Range { turn, first, step } => match turn.run() {
+            Source::Range { index, first, step } => match index.run() {
                 // The range does not wrap within this block: a loop without branches.
-                Some((index, stride)) => {
-                    let (mut next, distance) = (*first + index * *step, stride * *step);
+                Some((start, index_step)) => {
+                    let (mut next, distance) = (*first + start * *step, index_step * *step);
                     for value in block {
                         *value |= next << shift;
                         next = next.wrapping_add(distance);
                     }
                 }
-                None => block.iter_mut().for_each(|value| *value |= (*first + turn.next() * *step) << shift),
+                None => block.iter_mut().for_each(|value| *value |= (*first + index.next() * *step) << shift),
             },
-            Source::List { turn, values } => {
-                block.iter_mut().for_each(|value| *value |= values[turn.next() as usize] << shift);
+            Source::List { index, values } => {
+                block.iter_mut().for_each(|value| *value |= values[index.next() as usize] << shift);
             }
             Source::Random { random, first, count } => {
                 block.iter_mut().for_each(|value| *value |= first.wrapping_add(random.below(*count)) << shift);
@@ -89,31 +89,38 @@ impl Source {
 
 /// Counts 0, 1, 2, … `last`, each `times` times, then from 0 again; yields only the values of a share.
 #[derive(Clone, Debug)]
-pub(super) struct Turn {
+pub(super) struct CyclicIndex {
     index: u64,
     last: u64,
     /// The step of the index for each frame, if each value is used once.
-    stride: u64,
+    index_step: u64,
     /// The number of uses of the current value so far.
     used: u64,
     times: u64,
     /// The distance between two frames of the share.
-    of: u64,
+    stride: u64,
 }
 
-impl Turn {
-    pub fn new(last: u64, times: u64, share: Share) -> Turn {
+impl CyclicIndex {
+    pub fn new(last: u64, times: u64, share: Share) -> CyclicIndex {
         let index = wrapped(share.first / times, last);
-        Turn { index, last, stride: wrapped(share.of, last), used: share.first % times, times, of: share.of }
+        CyclicIndex {
+            index,
+            last,
+            index_step: wrapped(share.stride, last),
+            used: share.first % times,
+            times,
+            stride: share.stride,
+        }
     }
 
     #[inline(always)]
     pub fn next(&mut self) -> u64 {
         let now = self.index;
         match self.times {
-            1 => self.advance(self.stride),
+            1 => self.advance(self.index_step),
             times => {
-                self.used += self.of;
+                self.used += self.stride;
                 if self.used >= times {
                     self.advance(wrapped(self.used / times, self.last));
                     self.used %= times;
@@ -127,10 +134,10 @@ impl Turn {
     fn run(&mut self) -> Option<(u64, u64)> {
         let index = self.index;
         let next = index
-            .checked_add(self.stride.checked_mul(BLOCK as u64)?)
+            .checked_add(self.index_step.checked_mul(BLOCK as u64)?)
             .filter(|next| self.times == 1 && *next <= self.last)?;
         self.index = next;
-        Some((index, self.stride))
+        Some((index, self.index_step))
     }
 
     /// Adds `by`, which is at most `last`, with wrap-around.
@@ -150,7 +157,7 @@ fn wrapped(index: u64, last: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const ALL: Share = Share { first: 0, of: 1 };
+    const ALL: Share = Share { first: 0, stride: 1 };
 
     fn first(values: &Values, share: Share, count: usize) -> Vec<u64> {
         let [_, source] = Source::new(values, share, 7, 0);
@@ -188,11 +195,12 @@ mod tests {
             Values::List { values: vec![4, 5, 9], times: 3 },
         ] {
             let whole = first(&values, ALL, 120);
-            for of in [2, 3, 8] {
-                for lane in 0..of {
-                    let part = first(&values, Share { first: lane, of }, 120 / of as usize);
-                    let expected: Vec<u64> = whole.iter().copied().skip(lane as usize).step_by(of as usize).collect();
-                    assert_eq!(part, expected, "{values:?}, {lane} of {of}");
+            for stride in [2, 3, 8] {
+                for lane in 0..stride {
+                    let part = first(&values, Share { first: lane, stride }, 120 / stride as usize);
+                    let expected: Vec<u64> =
+                        whole.iter().copied().skip(lane as usize).step_by(stride as usize).collect();
+                    assert_eq!(part, expected, "{values:?}, {lane} of {stride}");
                 }
             }
         }
@@ -207,7 +215,7 @@ mod tests {
             assert!((900..1100).contains(&count), "{value}: {count} of 4000");
         }
         assert_eq!(drawn, first(&values, ALL, 4000));
-        assert_ne!(drawn, first(&values, Share { first: 1, of: 2 }, 4000));
+        assert_ne!(drawn, first(&values, Share { first: 1, stride: 2 }, 4000));
         let all = first(&Values::Random { first: 0, last: u128::from(u64::MAX) }, ALL, 64);
         assert!(all.iter().fold(0, |bits, value| bits | value) == u64::MAX);
     }

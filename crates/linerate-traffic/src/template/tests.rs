@@ -164,7 +164,7 @@ fn bad_templates_say_why() {
     ] {
         let template: Template = text.parse().unwrap();
         let said = template.with_sizes(sizes.parse().unwrap()).err().unwrap();
-        assert!(said.contains(why), "{text}: {said}");
+        assert!(said.why().contains(why), "{text}: {said}");
     }
 }
 

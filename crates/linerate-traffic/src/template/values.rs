@@ -57,13 +57,13 @@ impl Values {
         if let Some(inner) = text.strip_prefix("random(").and_then(|rest| rest.strip_suffix(')')) {
             return match Values::parse(inner, notation, bits)? {
                 Values::Range { first, last, step: 1, times: 1 } => {
-                    halves(notation, first, last, false).map(|()| Values::Random { first, last })
+                    check_halves(notation, first, last, false).map(|()| Values::Random { first, last })
                 }
                 _ => Err(format!("'{inner}' is not a range to choose from at random; write random(FIRST-LAST)")),
             };
         }
         let (values, times) = match text.split_once('*') {
-            Some((values, times)) => (values.trim(), whole(times, u64::MAX, "a number of times")?),
+            Some((values, times)) => (values.trim(), parse_uint(times, u64::MAX, "a number of times")?),
             None => (text, 1),
         };
         if values.starts_with("random") {
@@ -92,7 +92,7 @@ impl Values {
         if first > last {
             return Err(format!("'{values}' ends before it begins"));
         }
-        halves(notation, first, last, true)?;
+        check_halves(notation, first, last, true)?;
         Ok(Values::Range { first, last, step, times })
     }
 }
@@ -100,7 +100,7 @@ impl Values {
 /// Splits a step off the end of a range; the default is 1.
 fn stepped(end: &str) -> Result<(&str, u64), String> {
     match end.split_once('+') {
-        Some((end, step)) => Ok((end, whole(step, u64::MAX, "a step")?)),
+        Some((end, step)) => Ok((end, parse_uint(step, u64::MAX, "a step")?)),
         None => Ok((end, 1)),
     }
 }
@@ -120,7 +120,7 @@ fn prefixed(address: &str, prefix: &str, notation: Notation, most: u128) -> Resu
 }
 
 /// Checks that both halves of a range of IPv6 addresses can be counted, or drawn, separately.
-fn halves(notation: Notation, first: u128, last: u128, counts: bool) -> Result<(), String> {
+fn check_halves(notation: Notation, first: u128, last: u128, counts: bool) -> Result<(), String> {
     let (first_low, last_low) = (first as u64, last as u64);
     let is_whole = first_low == 0 && last_low == u64::MAX;
     if notation == Notation::Ip6 && first >> 64 != last >> 64 && !is_whole {
@@ -134,13 +134,15 @@ fn halves(notation: Notation, first: u128, last: u128, counts: bool) -> Result<(
 fn number(text: &str, notation: Notation, most: u128) -> Result<u128, String> {
     let text = text.trim();
     let value = match notation {
-        Notation::Number => return whole(text, u64::try_from(most).unwrap_or(u64::MAX), "a number").map(u128::from),
+        Notation::Number => {
+            return parse_uint(text, u64::try_from(most).unwrap_or(u64::MAX), "a number").map(u128::from);
+        }
         Notation::Mac => mac(text),
         Notation::Ip4 => text.parse::<Ipv4Addr>().ok().map(|address| u32::from(address).into()),
         Notation::Ip6 => text.parse::<Ipv6Addr>().ok().map(u128::from),
         Notation::Flags => {
             let of = |letter: char| FLAGS.find(letter).map(|bit| 1 << bit);
-            match whole(text, u64::try_from(most).unwrap_or(u64::MAX), "a number") {
+            match parse_uint(text, u64::try_from(most).unwrap_or(u64::MAX), "a number") {
                 Ok(value) => Some(value.into()),
                 Err(_) => text.chars().try_fold(0, |all, letter| Some(all | of(letter)?)),
             }
@@ -170,7 +172,7 @@ fn byte(text: &str) -> Option<u8> {
 }
 
 /// Parses a natural number of at most `most`, decimal, or hexadecimal after `0x`.
-pub(super) fn whole(text: &str, most: u64, what: &str) -> Result<u64, String> {
+pub(super) fn parse_uint(text: &str, most: u64, what: &str) -> Result<u64, String> {
     let text = text.trim();
     let value = match text.strip_prefix("0x") {
         Some(digits) if digits.bytes().all(|digit| digit.is_ascii_hexdigit()) => u64::from_str_radix(digits, 16).ok(),
