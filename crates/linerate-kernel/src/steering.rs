@@ -220,7 +220,10 @@ impl Steering {
         let mut steering = Steering { interface: own, rules: Vec::new(), wanted: missing + wanted.len(), record };
         let mut first = (missing > 0).then(|| io::Error::from_raw_os_error(libc::EINVAL));
         for rule in wanted {
-            let Some(location) = free.next() else { break };
+            let Some(location) = free.next() else {
+                first = first.or(Some(io::Error::from_raw_os_error(libc::ENOSPC)));
+                break;
+            };
             let rule = Rule { queue: queue.into(), location, ..rule };
             // Recorded first: a process killed in between leaves a record without a rule, which is harmless.
             let done = steering.record.add(&rule).and_then(|()| call(interface, INSERT_RULE, rule).map(drop));

@@ -247,6 +247,10 @@ impl Packed {
 }
 
 impl DeviceRing for Packed {
+    fn allows_table_at_end() -> bool {
+        false
+    }
+
     #[inline(always)]
     fn size(&self) -> usize {
         self.used.len()

@@ -382,9 +382,12 @@ impl Chain {
                 return Ok(chain);
             }
             descriptor = ring.follow(&mut chain, descriptor)?;
-            // Only the first descriptor may refer to a table; a table at the end of a chain is not supported (2.7.5.3).
             if descriptor.flags & INDIRECT != 0 {
-                return Err(Breach::Other("a chain goes on in an indirect table"));
+                if !R::allows_table_at_end() {
+                    return Err(Breach::Other("a chain of a packed queue continues in an indirect table"));
+                }
+                self.gather_indirect::<R>(memory, descriptor, writable)?;
+                return Ok(chain);
             }
         }
         Err(ring.too_long())

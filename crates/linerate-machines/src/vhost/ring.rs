@@ -54,6 +54,12 @@ pub enum Found {
 
 /// The device's side of a virtqueue, of either format.
 pub trait DeviceRing {
+    /// Returns whether the last descriptor of a chain may refer to an indirect table: in split queues (2.7.5.3.2), not in packed
+    /// queues (2.8.19).
+    fn allows_table_at_end() -> bool
+    where
+        Self: Sized;
+
     /// Returns the number of descriptors.
     fn size(&self) -> usize;
 

@@ -91,6 +91,10 @@ impl Split {
 }
 
 impl DeviceRing for Split {
+    fn allows_table_at_end() -> bool {
+        true
+    }
+
     #[inline(always)]
     fn size(&self) -> usize {
         usize::from(self.mask) + 1

@@ -487,7 +487,15 @@ fn chains_of_any_kind_are_packets() {
     }
     front.describe(TRANSMITS, 7, table, 48, INDIRECT, 0);
     front.offer(TRANSMITS, 7);
-    assert_eq!(receive(&mut rx, 2), [frame.clone(), frame]);
+    // The header in a descriptor, then the data in a table (2.7.5.3.2).
+    for (n, (at, next)) in [(0, 1u64), (100, 0)].into_iter().enumerate() {
+        let words = [address + HEADER as u64 + at, 100 | u64::from(next > 0) << 32 | next << 48];
+        front.memory.write(BUFFERS + 8192 + 64 + 16 * n, words.as_bytes());
+    }
+    front.describe(TRANSMITS, 3, address, HEADER as u32, NEXT, 4);
+    front.describe(TRANSMITS, 4, table + 64, 32, INDIRECT, 0);
+    front.offer(TRANSMITS, 3);
+    assert_eq!(receive(&mut rx, 3), [frame.clone(), frame.clone(), frame]);
 }
 
 /// If a driver has not negotiated checksums, packets are complete, whatever their headers request.
