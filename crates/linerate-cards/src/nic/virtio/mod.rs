@@ -5,7 +5,7 @@
 //! Supports modern devices, legacy devices with I/O ports, and split and packed virtqueues.
 //!
 //! - `queue`: **receive and send**, top-down in one file: read this one first
-//! - `sent`: the packets in a transmit queue; `vector`: loops with vector instructions
+//! - `sent`, `sent_word`: the packets in a transmit queue; `vector`: loops with vector instructions
 //! - `ring`: the interface of a virtqueue; `split`, `packed`: its two formats
 //! - `control`: commands on the control queue
 //! - `hardware`: negotiation, bringing up the device, the state that queues share; `start`: starting and stopping
@@ -20,6 +20,7 @@ mod packed;
 mod queue;
 mod ring;
 mod sent;
+mod sent_word;
 mod split;
 mod start;
 mod transport;

@@ -30,7 +30,8 @@ use linerate_spec::virtio::{feature, header};
 
 use super::hardware::Hardware;
 use super::ring::{DriverRing, HeaderLayout, Part};
-use super::sent::{self, NO_BUFFER, Returned, Sent};
+use super::sent::{NO_BUFFER, Returned, Sent};
+use super::sent_word;
 use super::transport::Notify;
 use super::vector::{Groups, SMALLEST};
 
@@ -697,7 +698,7 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
             }
             let place = ((slot.buf() as usize) << region.shift()) + slot.offset() - HEADER;
             memory.write(place, &[0; HEADER]);
-            (*buf, *packet) = (slot.buf(), sent::SINGLE | length as u32);
+            (*buf, *packet) = (slot.buf(), sent_word::SINGLE | length as u32);
             available.put::<R>(at, addresses.locate(place), (HEADER + length) as u32);
             filled += 1;
         }
@@ -739,7 +740,7 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         let needed = count + usize::from(own_header);
         // Unsegmented packets may be longer than the port's frames.
         let longest = if todo.is_some() { LONGEST } else { self.longest };
-        if !possible || length == 0 || length > longest || needed > self.sent.len().min(sent::MOST) {
+        if !possible || length == 0 || length > longest || needed > self.sent.len().min(sent_word::MOST) {
             self.counters.dropped();
             let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
             // SAFETY: the caller counts these slots as sent, and the device does not get their buffers.

@@ -6,20 +6,11 @@ use linerate_core::batch::Batch;
 use linerate_core::memory::Locate;
 
 use super::ring::DriverRing;
+use super::sent_word::{BYTES, COUNT, EARLY, SINGLE};
 use super::vector::Groups;
 
 /// Marks a descriptor that has only a header, and no buffer.
 pub(super) const NO_BUFFER: u32 = u32::MAX;
-
-/// The fields of a packet's word: its bytes, its count of descriptors, and the [`EARLY`] flag. The count is in the
-/// highest byte, so that the fast path compares it without a shift.
-const BYTES: u32 = (1 << COUNT) - 1;
-pub(super) const COUNT: u32 = 24;
-/// The most descriptors of a packet that fit the word: twice the slots of a batch's longest chain.
-pub(super) const MOST: usize = (1 << (31 - COUNT)) - 1;
-const EARLY: u32 = 1 << 31;
-/// The word's count for one descriptor.
-pub(super) const SINGLE: u32 = 1 << COUNT;
 
 /// Packets get descriptors in ring order; a packet's id is its first descriptor:
 ///
@@ -320,7 +311,7 @@ mod tests {
     /// The longest packet in the most descriptors that its word can hold.
     #[test]
     fn the_most_descriptors_do_not_set_the_early_flag() {
-        for count in [1, 64, MOST] {
+        for count in [1, 64, crate::nic::virtio::sent_word::MOST] {
             let mut sent = Sent::new(1 << 15, false);
             for buf in 0..count {
                 sent.add(buf as u32);

@@ -10,7 +10,7 @@ use linerate_core::memory::{Locate, Placement, View};
 use linerate_core::slot::{HEADROOM, Slot};
 
 use super::super::ring::{AvailableRun, DriverRing, LENGTH, UsedRun, key, key_step, ring_word, second_step};
-use super::super::sent;
+use super::super::sent_word;
 use super::{PacketParams, are_single};
 
 const GROUP: usize = 4;
@@ -101,9 +101,9 @@ pub fn fill<R: DriverRing, L: Locate>(
     let (header, longest, one) = (word(params.header as u64), word(params.longest as u64), word(1));
     let (length_mask, low) = (word(Slot::WHOLE_LEN), word(u32::MAX.into()));
     let shift = _mm_cvtsi32_si128(params.placement.bits().0 as i32);
-    const { assert!(sent::SINGLE as u16 == 0, "below it is the length") };
+    const { assert!(sent_word::SINGLE as u16 == 0, "below it is the length") };
     const UPPER: i32 = 0b1010_1010;
-    let (single, in_halves) = (_mm_set1_epi32(sent::SINGLE as i32), _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
+    let (single, in_halves) = (_mm_set1_epi32(sent_word::SINGLE as i32), _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
     let (second, next) = (available.second_4::<R>(), word(GROUP as u64 * second_step::<R>()));
     let mut second = _mm256_add_epi64(second, header);
     // SAFETY: a header has more than four bytes, and the region is longer than a header.
@@ -150,7 +150,8 @@ pub fn reclaim<R: DriverRing>(used: UsedRun<'_>, packets: &mut [u32]) -> (usize,
     let all = all - all % GROUP; // whole groups
     let mut expected = used.expected_4::<R>(0);
     let step = _mm256_set1_epi64x((GROUP as u64 * key_step::<R>()) as i64);
-    let (key, single) = (_mm256_set1_epi64x(ring_word::<R>(0, key::<R>()) as i64), _mm_set1_epi32(sent::SINGLE as i32));
+    let (key, single) =
+        (_mm256_set1_epi64x(ring_word::<R>(0, key::<R>()) as i64), _mm_set1_epi32(sent_word::SINGLE as i32));
     let (mut done, mut bytes) = (0, _mm256_setzero_si256());
     while done < all {
         // SAFETY: `done + GROUP` is at most the length of both, by the condition above.
@@ -159,7 +160,7 @@ pub fn reclaim<R: DriverRing>(used: UsedRun<'_>, packets: &mut [u32]) -> (usize,
             let left = _mm256_and_si256(_mm256_sub_epi32(used.load_4::<R>(done), expected), key);
             // For a packet in one descriptor, the bits above its byte count become 0.
             let length = _mm256_cvtepu32_epi64(_mm_xor_si128(_mm_loadu_si128(own), single));
-            let others = _mm256_srli_epi64::<{ sent::COUNT as i32 }>(length);
+            let others = _mm256_srli_epi64::<{ sent_word::COUNT as i32 }>(length);
             let wrong = _mm256_or_si256(left, others);
             if _mm256_testz_si256(wrong, wrong) == 0 {
                 break;

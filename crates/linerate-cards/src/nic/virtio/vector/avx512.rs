@@ -11,7 +11,7 @@ use linerate_core::memory::{Locate, Placement, View};
 use linerate_core::slot::{HEADROOM, Slot};
 
 use super::super::ring::{AvailableRun, DriverRing, LENGTH, UsedRun, key, key_step, ring_word, second_step};
-use super::super::sent;
+use super::super::sent_word;
 use super::{PacketParams, are_single};
 
 const GROUP: usize = 8;
@@ -93,7 +93,7 @@ pub fn fill<R: DriverRing, L: Locate>(
     let (header, longest, one) = (word(params.header as u64), word(params.longest as u64), word(1));
     let (length_mask, buffer_mask) = (word(Slot::WHOLE_LEN), word(u32::MAX.into()));
     let shift = _mm_cvtsi32_si128(params.placement.bits().0 as i32);
-    let single = word(sent::SINGLE.into());
+    let single = word(sent_word::SINGLE.into());
     let (mut id, mut second) = (available.ids(), _mm512_add_epi64(available.second::<R>(), header));
     let next = word(GROUP as u64 * second_step::<R>());
     // SAFETY: a header has more than four bytes, and the region is longer than a header.
@@ -138,7 +138,7 @@ pub fn reclaim<R: DriverRing>(used: UsedRun<'_>, packets: &mut [u32]) -> (usize,
     let mut expected = used.expected::<R>(0);
     let step = _mm512_set1_epi64((GROUP as u64 * key_step::<R>()) as i64);
     let (key, single) =
-        (_mm512_set1_epi64(ring_word::<R>(0, key::<R>()) as i64), _mm256_set1_epi32(sent::SINGLE as i32));
+        (_mm512_set1_epi64(ring_word::<R>(0, key::<R>()) as i64), _mm256_set1_epi32(sent_word::SINGLE as i32));
     let (mut done, mut bytes) = (0, _mm512_setzero_si512());
     while done < all {
         // SAFETY: `done + GROUP` is at most the length of both, by the condition above.
@@ -147,7 +147,7 @@ pub fn reclaim<R: DriverRing>(used: UsedRun<'_>, packets: &mut [u32]) -> (usize,
             let left = _mm512_and_si512(_mm512_sub_epi32(used.load::<R>(done), expected), key);
             // For a packet in one descriptor, the bits above its byte count become 0.
             let length = _mm512_cvtepu32_epi64(_mm256_xor_si256(_mm256_loadu_si256(own), single));
-            let wrong = _mm512_or_si512(left, _mm512_srli_epi64::<{ sent::COUNT }>(length));
+            let wrong = _mm512_or_si512(left, _mm512_srli_epi64::<{ sent_word::COUNT }>(length));
             if _mm512_test_epi64_mask(wrong, wrong) != 0 {
                 break;
             }
