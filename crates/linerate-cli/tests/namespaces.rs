@@ -104,7 +104,10 @@ fn a_capture_of_real_protocols_replayed_comes_out_byte_for_byte() {
     let mut captures: Vec<Process> = [(&link.left, 0), (&link.right, 1)]
         .into_iter()
         .map(|(side, n)| {
-            side.start(&format!("tcpdump -i {} -Q in -U -s 0 --immediate-mode -Z root -w {}", link.taps[n], files[n]))
+            side.start(&format!(
+                "tcpdump -i {} -Q in -U -s 0 --immediate-mode -B 16384 -Z root -w {}",
+                link.taps[n], files[n]
+            ))
         })
         .collect();
     captures.iter_mut().for_each(|capture| drop(capture.await_error("listening on")));
