@@ -272,8 +272,8 @@ fn operate(descriptor: &table::Held, input: &mut Input<'_>) {
         // The program writes into its rings.
         5 => {
             let Some(bound) = descriptor.bound() else { return };
-            let placed = bound.port().placed();
-            let rings: Vec<_> = placed.tx.iter().chain(&placed.rx).flatten().collect();
+            let layout = bound.port().layout();
+            let rings: Vec<_> = layout.tx.iter().chain(&layout.rx).flatten().collect();
             let Some(ring) = rings.get(usize::from(input.u8()) % rings.len().max(1)) else { return };
             let at = ring.at as u64 + u64::from(input.u16() % 1280);
             let bytes = input.bytes(16);

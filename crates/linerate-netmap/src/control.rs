@@ -194,7 +194,7 @@ fn offsets(option: &mut OptOffsets) -> Result<Offsets> {
 
 /// Converts a registration to a request to the server.
 fn wanted(name: &str, register: &Register) -> Result<OpenRequest> {
-    let which = match register.mode {
+    let selection = match register.mode {
         mode::ALL_NIC => RingSelection::All,
         mode::SW => RingSelection::Host,
         mode::NIC_SW => RingSelection::AllAndHost,
@@ -209,7 +209,7 @@ fn wanted(name: &str, register: &Register) -> Result<OpenRequest> {
     let has = |flag: u64| register.flags & flag != 0;
     Ok(OpenRequest {
         name: name.to_string(),
-        which,
+        selection,
         receive_only: has(flag::RX_RINGS_ONLY),
         transmit_only: has(flag::TX_RINGS_ONLY),
         monitor_rx: has(flag::MONITOR_RX) || has(flag::ZCOPY_MON),
@@ -235,7 +235,7 @@ fn wanted(name: &str, register: &Register) -> Result<OpenRequest> {
 /// Writes the port's actual values to the registration.
 fn fill(register: &mut Register, port: &SharedPort) {
     let (rings, (number, len)) = (port.rings(), port.region());
-    register.offset = port.placed().at as u64;
+    register.offset = port.layout().at as u64;
     register.memsize = len as u64;
     (register.tx_slots, register.rx_slots) = (rings.tx_slots, rings.rx_slots);
     (register.tx_rings, register.rx_rings) = (rings.tx, rings.rx);

@@ -33,12 +33,12 @@ struct BoundRing {
 
 /// Returns the bound rings of a port: transmit rings first.
 fn rings(bound: &Bound) -> Vec<BoundRing> {
-    let placed = bound.port().placed();
+    let layout = bound.port().layout();
     let there = |rings: &[Option<linerate::share::netmap_object::RingAt>], receives: bool| {
         let there = rings.iter().enumerate().filter(|(_, place)| place.is_some());
         there.map(move |(number, _)| BoundRing { receives, number }).collect::<Vec<_>>()
     };
-    [there(&placed.tx, false), there(&placed.rx, true)].concat()
+    [there(&layout.tx, false), there(&layout.rx, true)].concat()
 }
 
 /// Enables CSB mode, with head, cur and tail in the program's entries (`NETMAP_REQ_CSB_ENABLE`, `NETMAP_REQ_OPT_CSB`).

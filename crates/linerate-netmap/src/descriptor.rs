@@ -38,7 +38,7 @@ const LOOK: u32 = 256;
 
 impl Bound {
     pub fn new(port: SharedPort) -> Bound {
-        let has = |flag: u64| port.wanted().flags & flag != 0;
+        let has = |flag: u64| port.request().flags & flag != 0;
         Bound {
             no_tx_poll: has(flag::NO_TX_POLL),
             do_rx_poll: has(flag::DO_RX_POLL),

@@ -603,7 +603,7 @@ fn a_ring_keeps_slots_between_head_and_cur() {
     let frames: Vec<_> = (0..10).map(|n| frame(2, n, 60)).collect();
     a.send(&frames[..4]);
     assert!(b.poll(false, std::time::Duration::ZERO));
-    b.rx[0].ring.look_ahead(4);
+    b.rx[0].ring.set_wakeup(4);
     assert!(!b.poll(false, std::time::Duration::ZERO), "all slots are behind cur");
     a.send(&frames[4..]);
     assert!(b.poll(false, std::time::Duration::from_secs(5)));

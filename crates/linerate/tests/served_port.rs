@@ -370,7 +370,7 @@ fn a_monitor_of_one_ring_hears_that_ring() {
             let client = Client::find(folder.path(), &wanted.name).unwrap().expect("it is served");
             client.open(wanted, MemoryChoice::default()).unwrap()
         };
-        let one = |n: u16| monitor(OpenRequest { monitor_tx: true, which: RingSelection::One(n), ..named(near) });
+        let one = |n: u16| monitor(OpenRequest { monitor_tx: true, selection: RingSelection::One(n), ..named(near) });
         let monitors = [one(0), one(2), monitor(OpenRequest { monitor_rx: true, ..named(far) })];
         let _rx: Vec<_> = (0..3).map(|n| receiver.rx(n).unwrap()).collect();
         // Each ring sends a different number of frames, which stay in the monitors' rings.
@@ -381,7 +381,7 @@ fn a_monitor_of_one_ring_hears_that_ring() {
         let heard = || {
             let frames = |(descriptor, port): &(OwnedFd, SharedPort)| {
                 port.sync_rx(descriptor.as_fd()).unwrap();
-                let has = |n: &usize| port.placed().rx[*n].is_some();
+                let has = |n: &usize| port.layout().rx[*n].is_some();
                 (0..3).filter(has).map(|n| port.indices(true, n).1).collect::<Vec<_>>()
             };
             monitors.each_ref().map(frames)

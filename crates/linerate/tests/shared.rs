@@ -48,11 +48,12 @@ struct End {
 impl End {
     fn open(folder: &Path, name: &str, slots: u32) -> linerate::Result<End> {
         let rings = RingCounts { tx_slots: slots, rx_slots: slots, ..RingCounts::default() };
-        let wanted = OpenRequest { name: name.to_string(), which: RingSelection::All, rings, ..OpenRequest::default() };
+        let wanted =
+            OpenRequest { name: name.to_string(), selection: RingSelection::All, rings, ..OpenRequest::default() };
         let (descriptor, port) =
             Client::find(folder, name)?.expect("it is served").open(wanted, MemoryChoice::default())?;
         let place = |places: &[Option<RingAt>]| places[0].expect("it was asked for");
-        let (tx, rx) = (place(&port.placed().tx), place(&port.placed().rx));
+        let (tx, rx) = (place(&port.layout().tx), place(&port.layout().rx));
         let heads = [false, true].map(|receives| port.indices(receives, 0).0 as usize);
         Ok(End { descriptor, port, tx, rx, heads })
     }
@@ -220,7 +221,7 @@ const BUFS_HEAD: usize = 32;
 fn chain(port: &SharedPort) -> Vec<u32> {
     let memory = port.memory();
     let word = |at: usize| words(&memory.mapping, at, 1)[0].load(Relaxed) as u32;
-    let mut next = word(port.placed().at + BUFS_HEAD);
+    let mut next = word(port.layout().at + BUFS_HEAD);
     let mut chain = Vec::new();
     while let Some(at) = memory.buffer(next) {
         assert!(chain.len() < 1 << 20, "the chain has no end");
@@ -235,7 +236,7 @@ fn chain(port: &SharedPort) -> Vec<u32> {
 fn chain_anew(port: &SharedPort, buffers: &[u32]) {
     let memory = port.memory();
     let places = buffers.iter().map(|buffer| memory.buffer(*buffer).expect("it was in the chain"));
-    let places: Vec<usize> = std::iter::once(port.placed().at + BUFS_HEAD).chain(places).collect();
+    let places: Vec<usize> = std::iter::once(port.layout().at + BUFS_HEAD).chain(places).collect();
     for (place, next) in places.into_iter().zip(buffers.iter().copied().chain([0])) {
         let word = &words(&memory.mapping, place, 1)[0];
         word.store(word.load(Relaxed) & !0xFFFF_FFFF | u64::from(next), Relaxed);
@@ -249,7 +250,7 @@ fn extra_buffers_of_a_closed_port_are_usable_again() {
     let folder = tempfile::tempdir().unwrap();
     let _server = serve(folder.path());
     let open = |name: &str, extra: u32| {
-        let wanted = OpenRequest { name: name.to_string(), which: RingSelection::All, ..OpenRequest::default() };
+        let wanted = OpenRequest { name: name.to_string(), selection: RingSelection::All, ..OpenRequest::default() };
         let memory = MemoryChoice { number: 1, extra, ..MemoryChoice::default() };
         Client::find(folder.path(), name).unwrap().expect("it is served").open(wanted, memory).unwrap()
     };

@@ -24,23 +24,23 @@ use loom::sync::atomic::{AtomicU32, Ordering};
 
 /// The state that both ends share.
 struct Channel<T> {
-    places: Box<[UnsafeCell<T>]>,
-    head: Line,
-    tail: Line,
+    entries: Box<[UnsafeCell<T>]>,
+    head: PaddedIndex,
+    tail: PaddedIndex,
 }
 
 /// An index on its own pair of cache lines.
 #[repr(align(128))]
-struct Line(AtomicU32);
+struct PaddedIndex(AtomicU32);
 
 // SAFETY: the sender accesses only entries from `tail` to `head + len`, and the receiver only those from `head` to
 // `tail`. Each side moves only its own index, with release, and reads the other with acquire. So no entry is accessed
 // by both at the same time.
 unsafe impl<T: Send> Sync for Channel<T> {}
 
-/// Smaller batches are copied word by word: two calls of memcpy cost more.
+/// Smaller batches are copied word by word, because two calls of memcpy would cost more.
 #[cfg(not(loom))]
-const FEW: usize = 8;
+const MEMCPY_MIN: usize = 8;
 
 /// The sending end.
 pub struct Sender<T> {
@@ -61,20 +61,20 @@ pub struct Receiver<T> {
 /// Creates a channel of `len` entries, a power of two.
 pub fn channel<T: Copy + Default + Send>(len: usize) -> (Sender<T>, Receiver<T>) {
     assert!(len.is_power_of_two(), "a ring's length is checked when a port is opened");
-    let line = || Line(AtomicU32::new(0));
-    let places = (0..len).map(|_| UnsafeCell::new(T::default())).collect();
-    let ring = Arc::new(Channel { places, head: line(), tail: line() });
+    let index = || PaddedIndex(AtomicU32::new(0));
+    let entries = (0..len).map(|_| UnsafeCell::new(T::default())).collect();
+    let ring = Arc::new(Channel { entries, head: index(), tail: index() });
     (Sender { ring: ring.clone(), tail: 0, head: 0 }, Receiver { ring, head: 0, tail: 0 })
 }
 
 impl<T: Copy> Channel<T> {
     fn len(&self) -> u32 {
-        self.places.len() as u32
+        self.entries.len() as u32
     }
 
-    /// Returns the entry of an index.
+    /// Returns the position of an index in `entries`.
     #[inline(always)]
-    fn place(&self, index: u32) -> usize {
+    fn entry_index(&self, index: u32) -> usize {
         (index & (self.len() - 1)) as usize
     }
 
@@ -82,22 +82,22 @@ impl<T: Copy> Channel<T> {
     #[inline(always)]
     #[cfg(not(loom))]
     fn put(&self, tail: u32, from: &[T]) {
-        let at = self.place(tail);
-        if from.len() < FEW {
+        let at = self.entry_index(tail);
+        if from.len() < MEMCPY_MIN {
             for (n, word) in from.iter().enumerate() {
-                // SAFETY: these entries belong to the sender (see `Sync`), and `place` is below the ring's length.
-                unsafe { *self.places.get_unchecked(self.place(tail.wrapping_add(n as u32))).get() = *word };
+                // SAFETY: these entries belong to the sender (see `Sync`), and `entry_index` is below the ring's length.
+                unsafe { *self.entries.get_unchecked(self.entry_index(tail.wrapping_add(n as u32))).get() = *word };
             }
             return;
         }
-        let (first, rest) = from.split_at(from.len().min(self.places.len() - at));
+        let (first, rest) = from.split_at(from.len().min(self.entries.len() - at));
         // SAFETY: these entries belong to the sender (see `Sync`). The first part ends at the ring's end at the latest,
         // and the second starts at the ring's start.
         unsafe {
-            let places = UnsafeCell::raw_get(self.places.as_ptr());
-            std::ptr::copy_nonoverlapping(first.as_ptr(), places.add(at), first.len());
+            let entries = UnsafeCell::raw_get(self.entries.as_ptr());
+            std::ptr::copy_nonoverlapping(first.as_ptr(), entries.add(at), first.len());
             if !rest.is_empty() {
-                std::ptr::copy_nonoverlapping(rest.as_ptr(), places, rest.len());
+                std::ptr::copy_nonoverlapping(rest.as_ptr(), entries, rest.len());
             }
         }
     }
@@ -106,22 +106,22 @@ impl<T: Copy> Channel<T> {
     #[inline(always)]
     #[cfg(not(loom))]
     fn get(&self, head: u32, to: &mut [T]) {
-        let at = self.place(head);
-        if to.len() < FEW {
+        let at = self.entry_index(head);
+        if to.len() < MEMCPY_MIN {
             for (n, word) in to.iter_mut().enumerate() {
-                // SAFETY: these entries belong to the receiver (see `Sync`), and `place` is below the ring's length.
-                *word = unsafe { *self.places.get_unchecked(self.place(head.wrapping_add(n as u32))).get() };
+                // SAFETY: these entries belong to the receiver (see `Sync`), and `entry_index` is below the ring's length.
+                *word = unsafe { *self.entries.get_unchecked(self.entry_index(head.wrapping_add(n as u32))).get() };
             }
             return;
         }
-        let fits = to.len().min(self.places.len() - at);
+        let fits = to.len().min(self.entries.len() - at);
         let (first, rest) = to.split_at_mut(fits);
         // SAFETY: as in `put`, for the receiver's entries.
         unsafe {
-            let places = UnsafeCell::raw_get(self.places.as_ptr());
-            std::ptr::copy_nonoverlapping(places.add(at), first.as_mut_ptr(), first.len());
+            let entries = UnsafeCell::raw_get(self.entries.as_ptr());
+            std::ptr::copy_nonoverlapping(entries.add(at), first.as_mut_ptr(), first.len());
             if !rest.is_empty() {
-                std::ptr::copy_nonoverlapping(places, rest.as_mut_ptr(), rest.len());
+                std::ptr::copy_nonoverlapping(entries, rest.as_mut_ptr(), rest.len());
             }
         }
     }
@@ -130,18 +130,18 @@ impl<T: Copy> Channel<T> {
     #[cfg(loom)]
     fn put(&self, tail: u32, from: &[T]) {
         for (n, word) in from.iter().enumerate() {
-            let at = self.place(tail.wrapping_add(n as u32));
+            let at = self.entry_index(tail.wrapping_add(n as u32));
             // SAFETY: as above.
-            self.places[at].with_mut(|place| unsafe { *place = *word });
+            self.entries[at].with_mut(|entry| unsafe { *entry = *word });
         }
     }
 
     #[cfg(loom)]
     fn get(&self, head: u32, to: &mut [T]) {
         for (n, word) in to.iter_mut().enumerate() {
-            let at = self.place(head.wrapping_add(n as u32));
+            let at = self.entry_index(head.wrapping_add(n as u32));
             // SAFETY: as above.
-            *word = self.places[at].with(|place| unsafe { *place });
+            *word = self.entries[at].with(|entry| unsafe { *entry });
         }
     }
 }

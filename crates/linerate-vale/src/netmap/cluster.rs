@@ -37,24 +37,24 @@ use super::slot_channel::{SlotReceiver, SlotSender, slot_channel};
 
 /// Selects how packets are distributed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum Distribution {
     /// By a hash of the flow.
     Key(FlowKey),
     /// Round-robin, regardless of flows.
-    Turn,
+    RoundRobin,
 }
 
 /// The name of each variant in a port's options.
-const NAMES: [(&str, By); 4] = [
-    ("flow", By::Key(FlowKey::Flow)),
-    ("inner", By::Key(FlowKey::Inner)),
-    ("addresses", By::Key(FlowKey::Addresses)),
-    ("turn", By::Turn),
+const NAMES: [(&str, Distribution); 4] = [
+    ("flow", Distribution::Key(FlowKey::Flow)),
+    ("inner", Distribution::Key(FlowKey::Inner)),
+    ("addresses", Distribution::Key(FlowKey::Addresses)),
+    ("turn", Distribution::RoundRobin),
 ];
 
-impl By {
+impl Distribution {
     /// Returns the variant with this name: `flow`, `inner`, `addresses` or `turn`.
-    pub fn named(name: &str) -> Option<By> {
+    pub fn named(name: &str) -> Option<Distribution> {
         NAMES.iter().find(|(known, _)| *known == name).map(|(_, by)| *by)
     }
 
@@ -65,11 +65,11 @@ impl By {
 }
 
 /// The most consumers of a port.
-pub(crate) const MOST: usize = 64;
+pub(crate) const MAX_CONSUMERS: usize = 64;
 /// Slots received from the port per batch.
-const TURN: usize = 64;
+const BATCH: usize = 64;
 /// The most batches per queue before the distributor returns to its own packets.
-const TURNS: usize = 4;
+const BATCHES_PER_TURN: usize = 4;
 /// The shortest and the longest ring of a consumer. A long ring bridges times when the consumer does not run on a CPU.
 const SHORTEST: usize = 64;
 const LONGEST: usize = 4096;
@@ -91,16 +91,16 @@ pub struct Consumers {
 
 /// The state that all consumers share.
 struct Shared {
-    by: By,
+    by: Distribution,
     pool: Arc<Pool>,
     /// The most free buffers that a consumer's batch keeps.
     most_cached: usize,
-    shares: Vec<Share>,
+    consumers: Vec<ConsumerState>,
     distributor: Mutex<Distributor>,
 }
 
 /// The state of one consumer.
-struct Share {
+struct ConsumerState {
     /// The receiving end of the ring, while no queue uses it.
     receiver: Mutex<Option<SlotReceiver>>,
     wake: ArmedEvent,
@@ -113,12 +113,12 @@ struct Distributor {
     /// The port's receive queues, while any consumer is open.
     queues: Vec<Box<dyn Receive>>,
     /// The batch for the port's queues. A program-defined queue may put packets of another pool into it, or replace it.
-    lent: Batch,
+    port_batch: Batch,
     /// Copies of packets of another pool.
     copies: Batch,
     lanes: Vec<Lane>,
     /// The previous consumer in round-robin order.
-    next: usize,
+    last_consumer: usize,
     /// The number of consumers that have armed the port's queues.
     sleepers: usize,
 }
@@ -136,9 +136,9 @@ struct Lane {
 ///
 /// # Errors
 /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption).
-pub(crate) fn cluster_of(name: &PortName) -> Result<Option<(u16, By)>> {
+pub(crate) fn cluster_of(name: &PortName) -> Result<Option<(u16, Distribution)>> {
     let by = name.option("by").unwrap_or("flow");
-    let by = By::named(by);
+    let by = Distribution::named(by);
     let names = NAMES.map(|(name, _)| name).join(", ");
     match (name.option("cluster"), by) {
         (None, _) if name.option("by").is_some() => {
@@ -146,7 +146,7 @@ pub(crate) fn cluster_of(name: &PortName) -> Result<Option<(u16, By)>> {
         }
         (None, _) => Ok(None),
         (Some(_), None) => Err(name.bad_option("by", &format!("it must be one of {names}"))),
-        (Some(_), Some(by)) => Ok(Some((name.number("cluster", 1, 1..=MOST)? as u16, by))),
+        (Some(_), Some(by)) => Ok(Some((name.number("cluster", 1, 1..=MAX_CONSUMERS)? as u16, by))),
     }
 }
 
@@ -158,9 +158,9 @@ impl Consumers {
     /// [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted) if the pool is too small even for rings of 64 slots;
     /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption); [`ErrorKind::System`](linerate_core::ErrorKind::System) if the
     /// process has no file descriptors left.
-    pub fn of(inner: &dyn Device, consumers: u16, by: By, config: &Config) -> Result<Consumers> {
+    pub fn of(inner: &dyn Device, consumers: u16, by: Distribution, config: &Config) -> Result<Consumers> {
         config.check_ring()?;
-        let (pool, consumers) = (inner.pool().clone(), usize::from(consumers).clamp(1, MOST));
+        let (pool, consumers) = (inner.pool().clone(), usize::from(consumers).clamp(1, MAX_CONSUMERS));
         let buffers = pool.region().buffers();
         let mut ring = config.options.ring.unwrap_or(LONGEST);
         while ring > SHORTEST && consumers * ring > buffers / 2 {
@@ -170,21 +170,28 @@ impl Consumers {
             return Err(Error::pool_too_small(buffers, 2 * consumers * ring));
         }
         let batch = || {
-            let mut batch = Batch::with_capacity(TURN);
+            let mut batch = Batch::with_capacity(BATCH);
             batch.is_of(&pool);
             batch
         };
-        let (mut shares, mut lanes) = (Vec::new(), Vec::new());
+        let (mut states, mut lanes) = (Vec::new(), Vec::new());
         for _ in 0..consumers {
             let (sender, receiver) = slot_channel(&pool, ring);
             let counters = QueueCounters::default();
-            shares.push(Share { receiver: Mutex::new(Some(receiver)), wake: ArmedEvent::new()?, counters });
+            states.push(ConsumerState { receiver: Mutex::new(Some(receiver)), wake: ArmedEvent::new()?, counters });
             lanes.push(Lane { sender, packets: batch(), is_open: false });
         }
-        let distributor =
-            Distributor { queues: Vec::new(), lent: batch(), copies: batch(), lanes, next: 0, sleepers: 0 };
-        let most_cached = pool.most_cached(TURN).min(buffers / 4 / consumers);
-        let shared = Shared { by, pool: pool.clone(), most_cached, shares, distributor: Mutex::new(distributor) };
+        let distributor = Distributor {
+            queues: Vec::new(),
+            port_batch: batch(),
+            copies: batch(),
+            lanes,
+            last_consumer: 0,
+            sleepers: 0,
+        };
+        let most_cached = pool.most_cached(BATCH).min(buffers / 4 / consumers);
+        let shared =
+            Shared { by, pool: pool.clone(), most_cached, consumers: states, distributor: Mutex::new(distributor) };
         let (name, sleeps) = (config.name.clone(), config.options.interrupts.is_some());
         Ok(Consumers { name, ring, sleeps, shared: Arc::new(shared) })
     }
@@ -208,7 +215,7 @@ impl Shared {
     /// Returns whether no packet is waiting for a consumer.
     fn is_empty(&self) -> bool {
         let distributor = &mut *self.distributor();
-        distributor.lent.is_empty() && distributor.lanes.iter().all(|lane| lane.sender.is_empty())
+        distributor.port_batch.is_empty() && distributor.lanes.iter().all(|lane| lane.sender.is_empty())
     }
 }
 
@@ -217,38 +224,38 @@ impl Distributor {
         let mut may_have_more = false;
         for queue in 0..self.queues.len() {
             may_have_more = false;
-            for turn in 0..TURNS {
-                if self.queues[queue].recv(&mut self.lent) == 0 && self.lent.is_empty() {
+            for turn in 0..BATCHES_PER_TURN {
+                if self.queues[queue].recv(&mut self.port_batch) == 0 && self.port_batch.is_empty() {
                     break;
                 }
-                self.hand_out_all(shared);
-                may_have_more = turn + 1 == TURNS;
+                self.distribute_all(shared);
+                may_have_more = turn + 1 == BATCHES_PER_TURN;
             }
         }
         if may_have_more {
             // The port does not interrupt for packets that have already arrived, so other consumers must continue with
             // them.
-            shared.shares.iter().for_each(|share| share.wake.notify());
+            shared.consumers.iter().for_each(|consumer| consumer.wake.notify());
         }
     }
 
     /// Moves all received packets into their consumers' rings. Packets of another pool are copied; they wait for the
     /// next turn if the pool has no free buffers.
-    fn hand_out_all(&mut self, shared: &Shared) {
-        let Distributor { lent, copies, lanes, next, .. } = self;
-        if lent.is_of(&shared.pool) {
-            return hand_out(shared, lent, lanes, next);
+    fn distribute_all(&mut self, shared: &Shared) {
+        let Distributor { port_batch, copies, lanes, last_consumer, .. } = self;
+        if port_batch.is_of(&shared.pool) {
+            return distribute_batch(shared, port_batch, lanes, last_consumer);
         }
         loop {
-            let (copied, too_long) = copies.copy_from(&shared.pool, lent, usize::MAX);
-            shared.shares[0].counters.missed(too_long as u32, 0);
+            let (copied, too_long) = copies.copy_from(&shared.pool, port_batch, usize::MAX);
+            shared.consumers[0].counters.missed(too_long as u32, 0);
             if copied == 0 {
                 break;
             }
-            hand_out(shared, copies, lanes, next);
+            distribute_batch(shared, copies, lanes, last_consumer);
         }
         // The empty batch returns to the port's pool.
-        lent.belongs_to(&shared.pool);
+        port_batch.belongs_to(&shared.pool);
     }
 
     /// Disarms the port's queues for a consumer that has woken up; other sleeping consumers stay armed.
@@ -265,35 +272,35 @@ impl Distributor {
 
 /// Moves all packets of a batch into their consumers' rings, and drops those that do not fit. The batch is of the
 /// port's pool.
-fn hand_out(shared: &Shared, batch: &mut Batch, lanes: &mut [Lane], next: &mut usize) {
+fn distribute_batch(shared: &Shared, batch: &mut Batch, lanes: &mut [Lane], last_consumer: &mut usize) {
     while !batch.is_empty() {
         let mut taken = 0;
         // A lane has room for these slots and the rest of a chain. A port's queue may have replaced the batch with a
         // longer one.
-        while taken < TURN && !batch.is_empty() {
+        while taken < BATCH && !batch.is_empty() {
             let slots = batch.slots();
             let len = Slot::first_packet(slots);
             let number = match shared.by {
-                By::Key(key) => share_of(hash(&shared.pool, key, &slots[..len]), lanes.len()),
-                By::Turn => {
-                    *next = (*next + 1) % lanes.len();
-                    *next
+                Distribution::Key(key) => consumer_of(hash(&shared.pool, key, &slots[..len]), lanes.len()),
+                Distribution::RoundRobin => {
+                    *last_consumer = (*last_consumer + 1) % lanes.len();
+                    *last_consumer
                 }
             };
             // A packet longer than any chain is dropped.
             let _ = batch.take().map(|packet| lanes[number].packets.push_packet(packet));
             taken += len;
         }
-        for (Lane { sender, packets, is_open }, share) in lanes.iter_mut().zip(&shared.shares) {
+        for (Lane { sender, packets, is_open }, consumer) in lanes.iter_mut().zip(&shared.consumers) {
             if packets.is_empty() {
                 continue;
             }
             if *is_open && sender.send(packets).slots > 0 {
-                share.wake.notify();
+                consumer.wake.notify();
             }
             let dropped = packets.slots().iter().filter(|slot| !slot.has_more()).count();
             if dropped > 0 {
-                share.counters.missed(dropped as u32, 0);
+                consumer.counters.missed(dropped as u32, 0);
                 while let Some(slot) = packets.pop_slot() {
                     // SAFETY: the slot is consumed here, and both batches are of the port's pool.
                     unsafe { batch.put(&[slot.buf()]) };
@@ -304,7 +311,7 @@ fn hand_out(shared: &Shared, batch: &mut Batch, lanes: &mut [Lane], next: &mut u
 }
 
 /// Returns the consumer for a hash.
-fn share_of(hash: u32, consumers: usize) -> usize {
+fn consumer_of(hash: u32, consumers: usize) -> usize {
     ((u64::from(hash) * consumers as u64) >> 32) as usize
 }
 
@@ -333,15 +340,15 @@ fn hash_of_parts(pool: &Pool, key: FlowKey, packet: &[Slot]) -> u32 {
 impl Wrapper for Consumers {
     fn rx(&mut self, inner: &mut dyn Device, queue: u16) -> Result<Box<dyn Receive>> {
         let (port, direction, number) = (|| self.name.clone(), "receive", usize::from(queue));
-        let shares = &self.shared.shares;
-        let absent = || Error::no_such_queue(port(), direction, queue, shares.len() as u16);
-        let share = shares.get(number).ok_or_else(absent)?;
+        let consumers = &self.shared.consumers;
+        let absent = || Error::no_such_queue(port(), direction, queue, consumers.len() as u16);
+        let consumer = consumers.get(number).ok_or_else(absent)?;
         let events = match self.sleeps {
-            true => Some(events(share)?),
+            true => Some(events(consumer)?),
             false => None,
         };
         let mut distributor = self.shared.distributor();
-        let mut end = share.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut end = consumer.receiver.lock().unwrap_or_else(PoisonError::into_inner);
         if end.is_none() {
             return Err(Error::queue_taken(port(), direction, queue));
         }
@@ -350,28 +357,31 @@ impl Wrapper for Consumers {
             distributor.queues = queues.collect::<Result<_>>()?;
         }
         distributor.lanes[number].is_open = true;
-        share.wake.want(self.sleeps);
+        consumer.wake.want(self.sleeps);
         let (shared, receiver) = (self.shared.clone(), end.take());
         Ok(Box::new(Rx::new(ClusterRx { shared, number, receiver, events, is_armed: false })))
     }
 
     fn info(&self, inner: Info) -> Info {
-        let consumers = self.shared.shares.len();
+        let consumers = self.shared.consumers.len();
         let description = format!("{}, handed out to {consumers} by {}", inner.description, self.shared.by.name());
         Info { description, rx_queues: consumers as u16, ring: self.ring, ..inner }
     }
 
     /// Returns the port's statistics. Packets that reached a consumer count as received, the others as dropped.
     fn statistics(&self, mut all: Statistics) -> Statistics {
-        let sum =
-            |of: fn(&QueueCounters) -> u64| self.shared.shares.iter().map(|share| of(&share.counters)).sum::<u64>();
+        let sum = |of: fn(&QueueCounters) -> u64| {
+            self.shared.consumers.iter().map(|consumer| of(&consumer.counters)).sum::<u64>()
+        };
         (all.rx_packets, all.rx_bytes) = (sum(QueueCounters::packets), sum(QueueCounters::bytes));
         all.drops.no_descriptor += sum(QueueCounters::no_descriptor);
         all
     }
 
     fn queue_statistics(&self, inner: QueueStatistics) -> QueueStatistics {
-        let each = |of: fn(&QueueCounters) -> u64| self.shared.shares.iter().map(|share| of(&share.counters)).collect();
+        let each = |of: fn(&QueueCounters) -> u64| {
+            self.shared.consumers.iter().map(|consumer| of(&consumer.counters)).collect()
+        };
         let rx_no_descriptor = each(QueueCounters::no_descriptor);
         QueueStatistics { rx_slots: each(QueueCounters::slots), rx_no_descriptor, ..inner }
     }
@@ -392,10 +402,10 @@ impl Wrapper for Consumers {
 }
 
 /// Creates the descriptor that a consumer sleeps on: first with its own event, later also with those of the port.
-fn events(share: &Share) -> Result<OwnedFd> {
+fn events(consumer: &ConsumerState) -> Result<OwnedFd> {
     let failed = |error| Error::system("epoll(7)", error);
     let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
-    add(&events, share.wake.event()).map_err(failed)?;
+    add(&events, consumer.wake.event()).map_err(failed)?;
     Ok(events)
 }
 
@@ -411,7 +421,7 @@ fn add(events: &OwnedFd, event: impl AsFd) -> std::result::Result<(), Errno> {
 struct ClusterRx {
     shared: Arc<Shared>,
     number: usize,
-    /// Returned to the consumer's [`Share`] on drop.
+    /// Returned to the consumer's [`ConsumerState`] on drop.
     receiver: Option<SlotReceiver>,
     events: Option<OwnedFd>,
     /// Whether this consumer counts as a sleeper.
@@ -419,8 +429,8 @@ struct ClusterRx {
 }
 
 impl ClusterRx {
-    fn share(&self) -> &Share {
-        &self.shared.shares[self.number]
+    fn state(&self) -> &ConsumerState {
+        &self.shared.consumers[self.number]
     }
 
     /// Leaves the cluster and drops the packets in the ring. The last consumer to leave stops the port's queues.
@@ -429,10 +439,10 @@ impl ClusterRx {
         self.disarm();
         let distributor = &mut *self.shared.distributor();
         distributor.lanes[self.number].is_open = false;
-        let share = self.share();
+        let state = self.state();
         // Only the distributor counts drops; this call holds its lock.
-        share.counters.missed(receiver.drain() as u32, 0);
-        *share.receiver.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
+        state.counters.missed(receiver.drain() as u32, 0);
+        *state.receiver.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
         if distributor.lanes.iter().any(|lane| lane.is_open) {
             return Ok(());
         }
@@ -449,7 +459,7 @@ impl RegionRx for ClusterRx {
     #[inline(always)]
     fn recv(&mut self, batch: &mut Batch) -> usize {
         batch.keep_cached(self.shared.most_cached);
-        let counters = &self.shared.shares[self.number].counters;
+        let counters = &self.shared.consumers[self.number].counters;
         let Some(receiver) = &mut self.receiver else { return 0 };
         match receiver.receive_counted(counters, batch) {
             0 => {
@@ -468,7 +478,7 @@ impl RegionRx for ClusterRx {
     /// packets.
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
         let events = self.events.as_ref()?;
-        self.share().wake.arm()?;
+        self.state().wake.arm()?;
         let shared = self.shared.clone();
         let distributor = &mut *shared.distributor();
         let mut queues = distributor.queues.iter_mut();
@@ -496,7 +506,7 @@ impl RegionRx for ClusterRx {
 
 impl ClusterRx {
     fn disarm_by(&mut self, distributor: &mut Distributor) {
-        self.share().wake.disarm();
+        self.state().wake.disarm();
         self.is_armed = false;
         distributor.disarm();
     }
@@ -527,8 +537,8 @@ mod tests {
     #[test]
     fn a_way_has_the_name_by_which_it_is_found() {
         for name in ["flow", "inner", "addresses", "turn"] {
-            assert_eq!(By::named(name).map(By::name), Some(name));
+            assert_eq!(Distribution::named(name).map(Distribution::name), Some(name));
         }
-        assert!(By::named("no").is_none());
+        assert!(Distribution::named("no").is_none());
     }
 }

@@ -18,7 +18,7 @@ use super::frames::{CHUNK, Frames};
 use super::slot_channel::{SlotReceiver, SlotSender, slot_channel};
 
 /// Smaller batches are delivered one packet at a time; the batch loop's setup would cost more than it saves.
-const FEW: u32 = 4;
+const MIN_BATCH: u32 = 4;
 
 /// Copies packets to a receiver, which gets them through [`DeliveryRx`].
 pub struct Delivery {
@@ -37,7 +37,7 @@ pub struct Delivery {
 }
 
 struct Lane {
-    entry: Mutex<Entry>,
+    sender_side: Mutex<SenderSide>,
     receiver: Mutex<Option<SlotReceiver>>,
     wake: ArmedEvent,
 }
@@ -82,7 +82,7 @@ impl RecipientCounts {
 
 /// The sender's side of a lane. It copies into buffers of the receiver's region and passes the slots through a channel,
 /// or calls a recipient.
-struct Entry {
+struct SenderSide {
     sender: SlotSender,
     recipient: Option<Box<dyn Recipient>>,
     copies: Batch,
@@ -97,7 +97,7 @@ impl Delivery {
     pub fn new(config: &Config) -> Result<Delivery> {
         let lane = || {
             let (sender, receiver) = slot_channel(&config.pool, config.ring());
-            let entry = Entry {
+            let side = SenderSide {
                 sender,
                 recipient: None,
                 copies: Batch::with_capacity(CHUNK),
@@ -105,7 +105,7 @@ impl Delivery {
                 open: false,
                 counters: Arc::default(),
             };
-            Ok(Lane { entry: Mutex::new(entry), receiver: Mutex::new(Some(receiver)), wake: ArmedEvent::new()? })
+            Ok(Lane { sender_side: Mutex::new(side), receiver: Mutex::new(Some(receiver)), wake: ArmedEvent::new()? })
         };
         Ok(Delivery {
             pool: config.pool.clone(),
@@ -141,39 +141,39 @@ impl Delivery {
     pub fn deliver(&self, frames: &Frames<'_>, mut wanted: u64, queue: usize) -> bool {
         // A port without receive queues accepts no packets.
         let Some(lane) = self.lane(queue) else { return false };
-        let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
-        if !entry.open {
+        let side = &mut *lane.sender_side.lock().unwrap_or_else(PoisonError::into_inner);
+        if !side.open {
             return false;
         }
         let (mut full, mut too_long) = (0, 0);
-        entry.copies.is_of(&self.pool);
-        let mut time = entry.time(self, wanted.count_ones() as usize);
-        if wanted.count_ones() < FEW
-            && entry.recipient.is_none()
+        side.copies.is_of(&self.pool);
+        let mut time = side.time(self, wanted.count_ones() as usize);
+        if wanted.count_ones() < MIN_BATCH
+            && side.recipient.is_none()
             && time.is_none()
-            && let Some(slots) = frames.plain()
+            && let Some(slots) = frames.single_slots()
         {
-            (wanted, full) = entry.copy_few(&self.pool, frames.view, self.longest, wanted, slots);
+            (wanted, full) = side.deliver_singly(&self.pool, frames.view, self.longest, wanted, slots);
         }
         while wanted != 0 {
-            wanted = match (&mut entry.recipient, frames.plain()) {
+            wanted = match (&mut side.recipient, frames.single_slots()) {
                 (Some(recipient), _) => {
                     let (left, taken) = recipient.take(frames, wanted, self.longest);
-                    full += count(&entry.counters, taken);
+                    full += count(&side.counters, taken);
                     left
                 }
                 (None, Some(slots)) => {
                     let one = |n: usize| std::slice::from_ref(&slots[n]);
                     // SAFETY: the copies are of this pool (above), and the packets are of the frames' region.
-                    unsafe { entry.copies.copy_short(&self.pool, frames.view, self.longest, wanted, one) }
+                    unsafe { side.copies.copy_short(&self.pool, frames.view, self.longest, wanted, one) }
                 }
                 (None, None) => {
                     let packet = |n| frames.slots(n);
                     // SAFETY: as above.
-                    unsafe { entry.copies.copy_short(&self.pool, frames.view, self.longest, wanted, packet) }
+                    unsafe { side.copies.copy_short(&self.pool, frames.view, self.longest, wanted, packet) }
                 }
             };
-            full += entry.flush(&mut time);
+            full += side.flush(&mut time);
             if wanted == 0 {
                 break;
             }
@@ -182,18 +182,18 @@ impl Delivery {
             wanted &= wanted - 1;
             // SAFETY: the frames' slots are of the frames' pool.
             let copied =
-                unsafe { entry.copies.copy_careful(&self.pool, slots, frames.pool, self.longest, self.offloads) };
+                unsafe { side.copies.copy_careful(&self.pool, slots, frames.pool, self.longest, self.offloads) };
             match copied {
                 Copied::Whole => {}
                 Copied::NoBuffer => full += 1,
                 Copied::TooLong => too_long += 1,
             }
-            full += entry.flush(&mut time);
+            full += side.flush(&mut time);
         }
         if full + too_long > 0 {
-            self.dropped(entry, full, too_long);
+            self.dropped(side, full, too_long);
         }
-        match &mut entry.recipient {
+        match &mut side.recipient {
             Some(recipient) => recipient.publish(),
             None => {
                 lane.wake.notify();
@@ -204,10 +204,10 @@ impl Delivery {
 
     /// Counts packets that did not fit, and packets that were too long.
     #[cold]
-    fn dropped(&self, entry: &mut Entry, full: u64, too_long: u64) {
+    fn dropped(&self, side: &mut SenderSide, full: u64, too_long: u64) {
         self.full.fetch_add(full, Ordering::Relaxed);
         self.too_long.fetch_add(too_long, Ordering::Relaxed);
-        if let Some(recipient) = &mut entry.recipient {
+        if let Some(recipient) = &mut side.recipient {
             recipient.dropped(full, too_long);
         }
     }
@@ -216,7 +216,7 @@ impl Delivery {
     #[cold]
     pub fn wake(&self, queue: usize) {
         let Some(lane) = self.lane(queue) else { return };
-        if let Some(recipient) = &mut lane.entry.lock().unwrap_or_else(PoisonError::into_inner).recipient {
+        if let Some(recipient) = &mut lane.sender_side.lock().unwrap_or_else(PoisonError::into_inner).recipient {
             recipient.wake();
         }
     }
@@ -225,9 +225,9 @@ impl Delivery {
 impl Delivery {
     /// Passes a queue's packets to `recipient` until the queue is dropped, starting with packets already waiting in the
     /// queue.
-    pub fn deliver_to(&self, number: u16, queue: &mut RxQueue, mut recipient: Box<dyn Recipient>) {
+    pub fn redirect_queue(&self, number: u16, queue: &mut RxQueue, mut recipient: Box<dyn Recipient>) {
         let Some(lane) = self.lane(number.into()) else { return };
-        let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        let side = &mut *lane.sender_side.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut batch, mut missed) = (Batch::with_capacity(CHUNK), 0);
         while queue.recv(&mut batch) > 0 {
             // The queue has already counted these packets as received.
@@ -235,8 +235,8 @@ impl Delivery {
         }
         recipient.publish();
         recipient.wake();
-        entry.recipient = Some(recipient);
-        self.dropped(entry, missed, 0);
+        side.recipient = Some(recipient);
+        self.dropped(side, missed, 0);
     }
 }
 
@@ -265,20 +265,20 @@ impl MonitorSink for Delivery {
     /// Passes the copies to the receiver. Copies that do not fit, and `missing` more packets, count as dropped.
     fn hand_over(&self, copies: &mut Batch, queue: usize, missing: u64) {
         if let Some(lane) = self.lane(queue) {
-            let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
-            match &mut entry.recipient {
+            let side = &mut *lane.sender_side.lock().unwrap_or_else(PoisonError::into_inner);
+            match &mut side.recipient {
                 // No receiver has opened this queue, so no packet counts as dropped.
-                _ if !entry.open => return copies.clear(),
+                _ if !side.open => return copies.clear(),
                 Some(recipient) => {
-                    self.full.fetch_add(count(&entry.counters, recipient.take_all(copies)), Ordering::Relaxed);
+                    self.full.fetch_add(count(&side.counters, recipient.take_all(copies)), Ordering::Relaxed);
                     recipient.publish();
                     recipient.wake();
                 }
                 None => {
-                    if let Some(time) = entry.time(self, copies.len()) {
+                    if let Some(time) = side.time(self, copies.len()) {
                         copies.stamp_from(time);
                     }
-                    entry.sender.send(copies);
+                    side.sender.send(copies);
                     lane.wake.notify();
                 }
             }
@@ -298,7 +298,7 @@ fn count(counters: &QueueCounters, taken: RecipientCounts) -> u64 {
     taken.missed
 }
 
-impl Entry {
+impl SenderSide {
     /// Returns the timestamp for the next `count` copies; `None` if they get none here. A recipient sets timestamps
     /// itself.
     #[inline(always)]
@@ -309,7 +309,7 @@ impl Entry {
     /// Copies packets of one slot each, and sends each copy. Stops at a packet that is unfinished or longer than
     /// `longest`, or if no buffer is free. Returns the remaining bits, and the number of packets that did not fit.
     #[inline(always)]
-    fn copy_few(
+    fn deliver_singly(
         &mut self,
         pool: &Pool,
         theirs: View<'_>,
@@ -387,8 +387,8 @@ impl DeliveryRx {
             return Err(Error::queue_taken(&config.name, "receive", queue));
         };
         lane.wake.want(config.options.interrupts.is_some());
-        let entry = &mut *lane.entry.lock().unwrap_or_else(PoisonError::into_inner);
-        (entry.open, entry.counters) = (true, counters.clone());
+        let side = &mut *lane.sender_side.lock().unwrap_or_else(PoisonError::into_inner);
+        (side.open, side.counters) = (true, counters.clone());
         Ok(Rx::new(DeliveryRx { delivery: delivery.clone(), queue: queue.into(), receiver: Some(receiver), counters }))
     }
 
@@ -410,8 +410,8 @@ impl RegionRx for DeliveryRx {
 
     fn buffers(&self) -> usize {
         // The sender's cached buffers count as this queue's, because its packets are copied into them.
-        let entry = self.lane().entry.lock().unwrap_or_else(PoisonError::into_inner);
-        entry.copies.cached() + self.receiver.as_ref().map_or(0, SlotReceiver::waiting)
+        let side = self.lane().sender_side.lock().unwrap_or_else(PoisonError::into_inner);
+        side.copies.cached() + self.receiver.as_ref().map_or(0, SlotReceiver::waiting)
     }
 
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
@@ -426,11 +426,11 @@ impl RegionRx for DeliveryRx {
 impl Drop for DeliveryRx {
     fn drop(&mut self) {
         let Some(mut receiver) = self.receiver.take() else { return };
-        let entry = &mut *self.lane().entry.lock().unwrap_or_else(PoisonError::into_inner);
-        entry.open = false;
-        (entry.recipient, entry.counters) = (None, Arc::default());
+        let side = &mut *self.lane().sender_side.lock().unwrap_or_else(PoisonError::into_inner);
+        side.open = false;
+        (side.recipient, side.counters) = (None, Arc::default());
         // Without a receiver no packet is copied, so the sender needs no cached buffers.
-        entry.copies = Batch::with_capacity(CHUNK);
+        side.copies = Batch::with_capacity(CHUNK);
         receiver.drain();
         *self.lane().receiver.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
     }

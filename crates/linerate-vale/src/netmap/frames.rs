@@ -60,7 +60,7 @@ impl<'a> Frames<'a> {
 
     /// Returns the slots if each packet has exactly one.
     #[inline(always)]
-    pub(in crate::netmap) fn plain(&self) -> Option<&[Slot]> {
+    pub(in crate::netmap) fn single_slots(&self) -> Option<&[Slot]> {
         self.starts.is_none().then(|| &self.slots[..self.len])
     }
 
@@ -75,7 +75,7 @@ impl<'a> Frames<'a> {
 
     /// Returns the bytes of packet `n` if it has one slot and no offload is left to do.
     #[inline(always)]
-    pub(crate) fn whole(&self, n: usize) -> Option<&[u8]> {
+    pub(crate) fn single_finished(&self, n: usize) -> Option<&[u8]> {
         let slot = &self.slots(n)[0];
         (slot.whole_len() == slot.len()).then(|| self.view.bytes(slot))
     }
@@ -99,7 +99,7 @@ impl<'a> Frames<'a> {
     /// # Panics
     /// If there is no such packet.
     #[inline(always)]
-    pub fn is_learned_from(&self, n: usize) -> bool {
+    pub fn may_learn(&self, n: usize) -> bool {
         !self.slots(n)[0].is_unlearned()
     }
 

@@ -28,8 +28,8 @@ mod vale;
 
 #[cfg(loom)]
 pub use channel::{Receiver, Sender, channel};
-pub use cluster::{By, Cluster, Consumers, open_cluster};
-pub(crate) use cluster::{MOST as MOST_CONSUMERS, cluster_of};
+pub use cluster::{Cluster, Consumers, Distribution, open_cluster};
+pub(crate) use cluster::{MAX_CONSUMERS, cluster_of};
 pub(crate) use delivery::{Recipient, RecipientCounts};
 pub use echo::{ECHO, Echo};
 pub use frames::Frames;

@@ -103,7 +103,7 @@ impl RxMirror {
 
     /// Copies packets to the monitors.
     #[cold]
-    pub fn show(&mut self, slots: &[Slot], pool: &Arc<Pool>) {
+    pub fn copy(&mut self, slots: &[Slot], pool: &Arc<Pool>) {
         self.0.copy(slots, pool, true);
         self.0.hand_over();
     }
@@ -137,13 +137,13 @@ struct RemotePipeTx {
 impl Transmit for RemotePipeTx {
     fn send(&mut self, batch: &mut Batch) -> usize {
         let (lost, count) = ((self.missing)(), batch.len());
-        for (show, receive) in [(&mut self.sends, false), (&mut self.receives, true)] {
-            if show.is_wanted()
+        for (mirror, receive) in [(&mut self.sends, false), (&mut self.receives, true)] {
+            if mirror.is_wanted()
                 && let Some((slots, pool)) = batch.contents()
             {
-                show.copy(slots, pool, receive);
-                show.miss(lost, receive);
-                show.hand_over();
+                mirror.copy(slots, pool, receive);
+                mirror.miss(lost, receive);
+                mirror.hand_over();
             }
         }
         batch.clear();

@@ -106,13 +106,13 @@ impl Ring {
     }
 
     /// Returns whether the program owns a slot.
-    fn is_ours(&self, slot: usize) -> bool {
+    fn is_owned(&self, slot: usize) -> bool {
         slot < self.slots.len() && self.distance(self.head, slot) < self.space()
     }
 
     #[track_caller]
     fn check(&self, slot: usize) {
-        assert!(self.is_ours(slot), "slot {slot} is not from head ({}) to tail ({})", self.head, self.tail);
+        assert!(self.is_owned(slot), "slot {slot} is not from head ({}) to tail ({})", self.head, self.tail);
     }
 
     /// Moves head and cur past the next `count` slots. The next sync sends these slots, or receives into them.
@@ -131,7 +131,7 @@ impl Ring {
     /// # Panics
     /// If that would move it past tail.
     #[track_caller]
-    pub fn look_ahead(&mut self, count: usize) {
+    pub fn set_wakeup(&mut self, count: usize) {
         assert!(count <= self.space(), "{count} slots are past tail: {} are the program's", self.space());
         self.cur = (self.head + count) % self.slots.len();
     }
@@ -242,7 +242,7 @@ pub struct TxRing {
     /// Packets that the queue has not accepted yet.
     batch: Batch,
     /// A packet was too long and its beginning was dropped; its remaining slots are dropped too.
-    skips: bool,
+    drops_rest: bool,
     /// Number of packets that were too long.
     too_long: u64,
 }
@@ -291,7 +291,8 @@ impl Ring {
 impl TxRing {
     /// Creates a ring for a queue. Packets are in buffers of `pool`; a queue of another region copies them.
     pub fn new(queue: TxQueue, pool: &Arc<Pool>, slots: usize) -> TxRing {
-        let mut ring = TxRing { ring: Ring::new(pool, slots), queue, batch: Batch::new(), skips: false, too_long: 0 };
+        let mut ring =
+            TxRing { ring: Ring::new(pool, slots), queue, batch: Batch::new(), drops_rest: false, too_long: 0 };
         ring.sync();
         ring
     }
@@ -299,23 +300,23 @@ impl TxRing {
     /// Sends the slots before head, and reclaims slots that were sent (`NIOCTXSYNC`). A packet of more than 64 slots
     /// (netmap(4)) is dropped and [counted](TxRing::too_long).
     pub fn sync(&mut self) {
-        let TxRing { ring, queue, batch, skips, too_long } = self;
+        let TxRing { ring, queue, batch, drops_rest, too_long } = self;
         ring.fit(batch);
         let mut chain = batch.slots().iter().rev().take_while(|slot| slot.has_more()).count();
         while let Some(mut slot) = ring.take_synced() {
             let has_more = slot.has_more();
-            if !*skips && chain == MAX_CHAIN {
-                (*skips, *too_long) = (true, *too_long + 1);
+            if !*drops_rest && chain == MAX_CHAIN {
+                (*drops_rest, *too_long) = (true, *too_long + 1);
                 batch.drop_beginning();
             }
             // The batch has room for a ring and a chain, so this succeeds; otherwise the slot would be dropped.
             // SAFETY: `fit` made the batch use the ring's pool, which its slots are of.
-            if *skips || !unsafe { batch.push_slot(&ring.pool, &mut slot) } {
+            if *drops_rest || !unsafe { batch.push_slot(&ring.pool, &mut slot) } {
                 // SAFETY: the slot is consumed here.
                 unsafe { batch.put(&[slot.buf()]) };
             }
-            *skips &= has_more;
-            chain = if has_more && !*skips { chain + 1 } else { 0 };
+            *drops_rest &= has_more;
+            chain = if has_more && !*drops_rest { chain + 1 } else { 0 };
         }
         // An incomplete packet waits until its end is synced.
         let mut beginning = Beginning { slots: Vec::new(), ring };

@@ -111,7 +111,7 @@ impl Learning {
 
 impl Forward for Learning {
     fn forward(&self, source: u8, packets: &Frames<'_>, to: &mut [Destination]) {
-        match packets.plain() {
+        match packets.single_slots() {
             Some(slots) => self.decide(source, packets, slots.iter(), to),
             None => {
                 let firsts = (0..packets.len()).map(|n| &packets.slots(n)[0]);

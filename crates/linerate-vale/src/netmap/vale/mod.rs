@@ -43,14 +43,14 @@ pub struct Switch {
 }
 
 /// Indexed by port number.
-type Ports = Vec<Option<Plugged>>;
+type Ports = Vec<Option<PortEntry>>;
 
 /// The port numbers of each group.
 type Groups = HashMap<u16, Vec<u8>>;
 
 /// A switch's entry for one of its ports.
 #[derive(Clone)]
-struct Plugged {
+struct PortEntry {
     name: String,
     delivery: Arc<Delivery>,
 }
@@ -137,7 +137,7 @@ impl Switch {
         }
         let delivery = Arc::new(delivery);
         ports.resize(ports.len().max(number + 1), None);
-        ports[number] = Some(Plugged { name: name.to_string(), delivery: delivery.clone() });
+        ports[number] = Some(PortEntry { name: name.to_string(), delivery: delivery.clone() });
         *all = Arc::new(ports);
         self.changes.fetch_add(1, Ordering::Release);
         Ok((number as u8, delivery))

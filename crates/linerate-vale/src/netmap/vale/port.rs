@@ -34,7 +34,7 @@ pub struct ValeTx {
 
 /// Chunks after which sleeping receivers are woken while their sender has more packets. Fewer wake-ups save CPU time on
 /// both sides.
-const MODERATION: usize = 4;
+const WAKE_CHUNKS: usize = 4;
 
 impl ValeTx {
     pub fn new(switch: &Arc<Switch>, source: u8, queue: u16, counters: Arc<QueueCounters>) -> ValeTx {
@@ -80,7 +80,7 @@ impl ValeTx {
         }
         if grouped {
             let ValeTx { snapshot, wanted, used, source, .. } = self;
-            ports = want_groups(to, snapshot, *source, wanted, used, ports);
+            ports = mark_groups(to, snapshot, *source, wanted, used, ports);
         }
         if too_short > 0
             && let Some(source) = &self.snapshot.ports[usize::from(self.source)]
@@ -112,7 +112,7 @@ impl ValeTx {
         let switched = (frames.slot_count(), frames.len());
         if !self.asleep.is_empty() {
             self.chunks += 1;
-            if self.chunks >= MODERATION {
+            if self.chunks >= WAKE_CHUNKS {
                 self.wake();
             }
         }
@@ -134,7 +134,7 @@ impl ValeTx {
 /// Marks the packets for groups at each port of their group. `used` already lists `ports` ports that get packets;
 /// returns the new number.
 #[cold]
-fn want_groups(
+fn mark_groups(
     to: &[Destination],
     snapshot: &Snapshot,
     source: u8,

@@ -13,7 +13,7 @@ const WAYS: usize = 4;
 /// Seconds per tick. Ticks wrap at 256.
 const TICK: i64 = 4;
 /// Ticks after which an address is forgotten: 300 seconds, as in IEEE 802.1D.
-const LIFE: u8 = 75;
+const MAX_AGE: u8 = 75;
 
 /// An address as a number below 2^48, in the byte order of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Table {
         self.swept.store(now, Relaxed);
         for entry in &self.entries {
             let value = entry.load(Relaxed);
-            if value != 0 && age(value, now) > LIFE {
+            if value != 0 && age(value, now) > MAX_AGE {
                 // Fails if the address was seen in the meantime, which is intended.
                 let _ = entry.compare_exchange(value, 0, Relaxed, Relaxed);
             }
@@ -93,7 +93,7 @@ impl Table {
     }
 
     #[inline(always)]
-    fn places(&self, address: Address) -> &[AtomicU64; WAYS] {
+    fn candidates(&self, address: Address) -> &[AtomicU64; WAYS] {
         self.entries[address.bucket()..].first_chunk().expect("a bucket is whole")
     }
 
@@ -104,15 +104,15 @@ impl Table {
             let value = entry.load(Relaxed);
             (value != 0 && (value ^ address.0) << 16 == 0).then_some((value >> PORT) as u8)
         };
-        self.places(address).iter().find_map(same)
+        self.candidates(address).iter().find_map(same)
     }
 
     /// Records that an address was seen at a port.
     #[inline(always)]
     pub fn learn(&self, address: Address, port: u8, now: u8) {
         let value = address.0 | u64::from(port) << PORT | u64::from(now) << TIME;
-        let places = self.places(address);
-        for entry in places {
+        let candidates = self.candidates(address);
+        for entry in candidates {
             let there = entry.load(Relaxed);
             if (there ^ address.0) << 16 == 0 && there != 0 {
                 // Usually the entry does not change, and the cache line stays shared.
@@ -122,17 +122,17 @@ impl Table {
                 return;
             }
         }
-        self.learn_new(places, value, now);
+        self.learn_new(candidates, value, now);
     }
 
     #[cold]
-    fn learn_new(&self, places: &[AtomicU64; WAYS], value: u64, now: u8) {
+    fn learn_new(&self, candidates: &[AtomicU64; WAYS], value: u64, now: u8) {
         // The address zero at port 0 at time 0 would look like an empty entry, but no host has that address.
-        let oldest = places.iter().max_by_key(|entry| match entry.load(Relaxed) {
+        let oldest = candidates.iter().max_by_key(|entry| match entry.load(Relaxed) {
             0 => 256,
             there => u16::from(age(there, now)),
         });
-        oldest.expect("there are places").store(value, Relaxed);
+        oldest.expect("there are four").store(value, Relaxed);
     }
 
     /// Returns the number of known addresses.

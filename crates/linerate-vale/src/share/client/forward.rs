@@ -15,7 +15,7 @@ pub fn forward(from: &ClientRing, to: &ClientRing) -> bool {
         return false;
     }
     let (source, target) = (&from.ring, &to.ring);
-    let (mut at, mut left, begin) = (from.head(), from.released(), to.wanted_head());
+    let (mut at, mut left, begin) = (from.head(), from.released(), to.program_head());
     let mut end = begin;
     while left > 0 {
         let mut count = 1;
@@ -77,7 +77,7 @@ mod tests {
     /// Returns a transmit ring with `slots` free slots.
     fn free(ring: &SharedRing, slots: usize) -> ClientRing {
         let client = ClientRing::begin(ring.clone());
-        client.done((slots + 1) % ring.place.slots);
+        client.free_up_to((slots + 1) % ring.place.slots);
         client.update_tail();
         client
     }
@@ -92,7 +92,7 @@ mod tests {
         let buffers = |ring: &SharedRing| (0..16).map(|n| ring.slot(n).buffer).collect::<Vec<_>>();
         let (ours, theirs) = (buffers(&from), buffers(&to));
         assert!(forward(&receive, &transmit));
-        assert_eq!(transmit.wanted_head(), 4);
+        assert_eq!(transmit.program_head(), 4);
         for (at, n) in [0, 2, 3, 6].into_iter().enumerate() {
             let (there, here) = (to.slot(at), from.slot(n));
             let more = marks[n] & NS_MOREFRAG;
@@ -114,13 +114,13 @@ mod tests {
         let marks = [NS_FORWARD, NS_FORWARD | NS_MOREFRAG, NS_MOREFRAG, 0, NS_FORWARD, NS_FORWARD];
         let (receive, transmit) = (released(&from, &marks), free(&to, 2));
         assert!(forward(&receive, &transmit));
-        assert_eq!((transmit.wanted_head(), to.slot(0).len, to.slot(1).len), (2, 100, 104));
+        assert_eq!((transmit.program_head(), to.slot(0).len, to.slot(1).len), (2, 100, 104));
         assert_eq!(to.pointer(0), 0, "without offsets a pointer is the program's");
         // No packet is moved to a full ring.
         let full = free(&to, 0);
         full.set(0, 0);
         assert!(!forward(&receive, &full));
-        assert_eq!(full.wanted_head(), 0);
+        assert_eq!(full.program_head(), 0);
     }
 
     #[test]

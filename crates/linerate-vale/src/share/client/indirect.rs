@@ -43,10 +43,10 @@ mod tests {
     fn packets_outside_buffers_are_copied_into_their_slots_zones() {
         let rings = RingCounts { tx: 1, rx: 1, tx_slots: 16, rx_slots: 16, ..RingCounts::default() };
         let memory = NetmapMemory::new(Plan { zones: 16, ..Plan::of_ports(1, &rings, 0) }).unwrap();
-        let placed = memory.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
-        let ring = SharedRing::new(&memory.shared, placed.tx[0].unwrap()).unwrap();
+        let layout = memory.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
+        let ring = SharedRing::new(&memory.shared, layout.tx[0].unwrap()).unwrap();
         let client = ClientRing::begin(ring.clone());
-        client.done(0);
+        client.free_up_to(0);
         client.update_tail();
         let own = [0, 1, 2, 3, 4, 5].map(|n| ring.slot(n).buffer);
         // Short; in its buffer; of maximum length; at an invalid address.

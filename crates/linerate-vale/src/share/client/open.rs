@@ -73,9 +73,9 @@ pub fn adopt(fd: BorrowedFd<'_>) -> Result<Option<SharedPort>> {
     opened(client.ask(&Request::Adopt, &[fd])?, false).map(Some)
 }
 
-fn opened((reply, mut descriptors): (Reply, Vec<OwnedFd>), begins: bool) -> Result<SharedPort> {
+fn opened((reply, mut descriptors): (Reply, Vec<OwnedFd>), is_opener: bool) -> Result<SharedPort> {
     let Reply::Opened(opened) = reply else { return Err(Error::bad_peer("its reply is to another request")) };
     let memory = descriptors.pop().ok_or(Error::bad_peer("a descriptor is missing"))?;
     let memory = SharedMapping::of_peer(memory, opened.buffers)?;
-    SharedPort::new(*opened, memory, begins)
+    SharedPort::new(*opened, memory, is_opener)
 }

@@ -11,7 +11,7 @@ use crate::share::protocol::connection::Connection;
 use crate::share::protocol::layout::PortLayout;
 use crate::share::protocol::lock;
 use crate::share::protocol::mapping::SharedMapping;
-use crate::share::protocol::pipe::take_back;
+use crate::share::protocol::pipe::reclaim;
 use crate::share::protocol::ring::{ClientRing, NS_BUF_CHANGED, NS_TXMON, RingAt, ServerRxRing, SharedRing, Slot};
 
 /// A port's rings: first the card's, then the host stack's.
@@ -48,7 +48,7 @@ pub struct ClientRx {
 }
 
 impl ClientRings {
-    /// Opens the rings of a port; for a pipe, also those of its `other` end. With `begins`, head and cur continue where
+    /// Opens the rings of a port; for a pipe, also those of its `other` end. With `is_opener`, head and cur continue where
     /// the port's last client left them. Otherwise another process also uses the port, and its state is not changed.
     ///
     /// # Errors
@@ -58,14 +58,15 @@ impl ClientRings {
         memory: &Arc<SharedMapping>,
         mine: &PortLayout,
         other: Option<&PortLayout>,
-        begins: bool,
+        is_opener: bool,
     ) -> Result<ClientRings> {
         let ring = |place: &RingAt| {
             let offset_mask = mine.offset_mask;
             SharedRing::new(memory, *place).map(|ring| SharedRing { offset_mask, ..ring })
         };
-        let client =
-            |place: &RingAt| ring(place).map(|ring| if begins { ClientRing::begin(ring) } else { ClientRing { ring } });
+        let client = |place: &RingAt| {
+            ring(place).map(|ring| if is_opener { ClientRing::begin(ring) } else { ClientRing { ring } })
+        };
         let other_end = |places: Option<&Vec<Option<RingAt>>>, n: usize, slots: usize| {
             let Some(places) = places else { return Ok(None) };
             match places.get(n) {
@@ -78,9 +79,9 @@ impl ClientRings {
             let other = other_end(other.map(|other| &other.rx), n, place.slots)?;
             let client = client(place)?;
             let pipe = other.map(|other| PipeLink { other, copies: Mutex::default() });
-            if begins && let Some(pipe) = &pipe {
+            if is_opener && let Some(pipe) = &pipe {
                 // The last client may have been killed while sending.
-                client.restart(pipe.other.published());
+                client.reset_head(pipe.other.published());
                 pipe.reclaim(&client);
                 client.update_tail();
             }
@@ -193,8 +194,8 @@ impl PipeLink {
     #[inline(always)]
     fn reclaim(&self, client: &ClientRing) {
         let released = self.other.released();
-        take_back(&client.ring, &self.other, released);
-        client.done(released);
+        reclaim(&client.ring, &self.other, released);
+        client.free_up_to(released);
     }
 }
 
@@ -422,11 +423,11 @@ mod tests {
     fn a_server_that_waits_gets_a_token_for_sent_and_released_slots() {
         let rings = RingCounts { tx: 1, rx: 1, tx_slots: SLOTS, rx_slots: SLOTS, ..RingCounts::default() };
         let memory = NetmapMemory::new(Plan::of_ports(1, &rings, 0)).unwrap();
-        let placed = memory.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
-        let client_rings = ClientRings::new(&memory.shared, &placed, None, true).unwrap();
+        let layout = memory.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
+        let client_rings = ClientRings::new(&memory.shared, &layout, None, true).unwrap();
         let [ours, server] = Connection::pair().unwrap();
         let (transmit, receive) = (client_rings.tx[0].as_ref().unwrap(), client_rings.rx[0].as_ref().unwrap());
-        transmit.client.done(0);
+        transmit.client.free_up_to(0);
         transmit.update_tail(ours.as_fd());
         let mut head = 0;
         let mut send = || {
@@ -458,8 +459,8 @@ mod tests {
         let bench = Bench::new(Offsets::default());
         let (near, far) = bench.rings();
         let slots = RingCounts { rx: 1, tx_slots: 4, rx_slots: 4, ..RingCounts::default() };
-        let placed = bench.memory.place("m", &slots, |_| false, |_| true, Offsets::default()).unwrap();
-        let monitor = ClientRing::begin(SharedRing::new(&bench.memory.shared, placed.rx[0].unwrap()).unwrap());
+        let layout = bench.memory.place("m", &slots, |_| false, |_| true, Offsets::default()).unwrap();
+        let monitor = ClientRing::begin(SharedRing::new(&bench.memory.shared, layout.rx[0].unwrap()).unwrap());
         let seen = |from: usize| {
             monitor.update_tail();
             let count = monitor.ring.distance(from, monitor.tail());
@@ -505,14 +506,14 @@ mod tests {
         const FREED: usize = if cfg!(miri) { 50 } else { 20_000 };
         let rings = RingCounts { tx: 1, rx: 1, tx_slots: SLOTS, rx_slots: SLOTS, ..RingCounts::default() };
         let memory = NetmapMemory::new(Plan::of_ports(2, &rings, 0)).unwrap();
-        let placed = memory.place("a", &rings, |_| true, |_| false, Offsets::default()).unwrap();
-        let client_rings = ClientRings::new(&memory.shared, &placed, None, true).unwrap();
-        let placed = memory.place("m", &rings, |_| false, |_| true, Offsets::default()).unwrap();
-        let monitor = ClientRing::begin(SharedRing::new(&memory.shared, placed.rx[0].unwrap()).unwrap());
+        let layout = memory.place("a", &rings, |_| true, |_| false, Offsets::default()).unwrap();
+        let client_rings = ClientRings::new(&memory.shared, &layout, None, true).unwrap();
+        let layout = memory.place("m", &rings, |_| false, |_| true, Offsets::default()).unwrap();
+        let monitor = ClientRing::begin(SharedRing::new(&memory.shared, layout.rx[0].unwrap()).unwrap());
         let (transmit, [ours, _server]) = (client_rings.tx[0].as_ref().unwrap(), Connection::pair().unwrap());
         let ring = &transmit.client.ring;
         ring.set_monitor(Some(&monitor.ring));
-        transmit.client.done(0);
+        transmit.client.free_up_to(0);
         transmit.client.update_tail();
         let (mut shown, mut seen) = (0, 0);
         std::thread::scope(|scope| {
@@ -522,7 +523,7 @@ mod tests {
                 for n in 0..FREED {
                     until(format_args!("slot {n} to be sent"), || free != transmit.client.head());
                     free = ring.next(free);
-                    transmit.client.done(free);
+                    transmit.client.free_up_to(free);
                 }
             });
             let deadline = Deadline::begin();
@@ -557,14 +558,14 @@ mod tests {
     fn a_pipe_without_its_other_end_is_refused() {
         let rings = RingCounts { tx: 2, rx: 1, tx_slots: SLOTS, rx_slots: SLOTS, ..RingCounts::default() };
         let memory = NetmapMemory::new(Plan::of_ports(2, &rings, 0)).unwrap();
-        let placed = memory.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
-        assert!(ClientRings::new(&memory.shared, &placed, None, true).is_ok());
-        let refused = ClientRings::new(&memory.shared, &placed, Some(&placed), true).map(drop);
+        let layout = memory.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
+        assert!(ClientRings::new(&memory.shared, &layout, None, true).is_ok());
+        let refused = ClientRings::new(&memory.shared, &layout, Some(&layout), true).map(drop);
         assert!(refused.is_err_and(|error| error.kind() == linerate_core::ErrorKind::BadPeer));
         // The paired rings of a pipe have the same number of slots.
         let rings = RingCounts { tx: 1, rx: 1, tx_slots: SLOTS, rx_slots: 4, ..RingCounts::default() };
         let memory = NetmapMemory::new(Plan::of_ports(1, &rings, 0)).unwrap();
-        let placed = memory.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
-        assert!(ClientRings::new(&memory.shared, &placed, Some(&placed), true).is_err());
+        let layout = memory.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
+        assert!(ClientRings::new(&memory.shared, &layout, Some(&layout), true).is_err());
     }
 }

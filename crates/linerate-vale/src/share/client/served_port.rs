@@ -68,8 +68,9 @@ impl ServedPort {
             ..RingCounts::default()
         };
         let wanted = OpenRequest { rings, ..wanted };
-        let which = if is_whole { RingSelection::All } else { RingSelection::None };
-        let opened = OpenedRings::new(first.open(OpenRequest { which, ..wanted.clone() }, MemoryChoice::default())?);
+        let selection = if is_whole { RingSelection::All } else { RingSelection::None };
+        let opened =
+            OpenedRings::new(first.open(OpenRequest { selection, ..wanted.clone() }, MemoryChoice::default())?);
         let folder = folder.to_path_buf();
         let name = wanted.name.clone();
         let connect = move || Client::find(&folder, &name)?.ok_or_else(|| Error::no_server(&name, &folder));
@@ -89,8 +90,8 @@ impl ServedPort {
         }
         let prepared = if receives { None } else { self.prepared.take() };
         let client = prepared.filter(Client::is_connected).map_or_else(&self.connect, Ok)?;
-        let which = RingSelection::One(queue);
-        let wanted = OpenRequest { which, receive_only: receives, transmit_only: !receives, ..self.wanted.clone() };
+        let selection = RingSelection::One(queue);
+        let wanted = OpenRequest { selection, receive_only: receives, transmit_only: !receives, ..self.wanted.clone() };
         match client.request(wanted, MemoryChoice::default()) {
             Ok(port) => Ok(Arc::new(OpenedRings { descriptor: client.into_fd(), port })),
             Err(error) => {
@@ -116,12 +117,12 @@ impl SoftwareDevice for ServedPort {
     fn rx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         let (opened, pool) = (self.queue(queue, true)?, config.pool.clone());
         let (sleeps, longest) = (config.options.interrupts.is_some(), config.options.max_frame);
-        let (queue, parts, timestamps) = (queue.into(), Vec::new(), opened.port.wanted().timestamps);
+        let (queue, parts, timestamps) = (queue.into(), Vec::new(), opened.port.request().timestamps);
         Ok(Box::new(ServedRx { opened, queue, pool, counters, sleeps, longest, timestamps, parts, dropped: [0; 2] }))
     }
 
     fn tx(&mut self, config: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
-        if self.port.port.wanted().is_monitor() {
+        if self.port.port.request().is_monitor() {
             let why = "a monitor only receives; send on the port itself";
             return Err(Error::unsupported(&config.name, "sending", why));
         }
@@ -146,7 +147,7 @@ impl SoftwareDevice for ServedPort {
             true if !self.port.port.is_other_end_open() => Ok(Link::Down),
             true => Ok(Link::Up { mbits: 0 }),
             false => {
-                let wanted = self.port.port.wanted();
+                let wanted = self.port.port.request();
                 let name = &wanted.name;
                 tracing::debug!(port = name, "the server has ended it");
                 let why = match wanted.is_monitor() {

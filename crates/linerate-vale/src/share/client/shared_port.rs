@@ -34,11 +34,11 @@ pub struct SharedPort {
 }
 
 impl SharedPort {
-    /// Opens a port in this memory. With `begins`, this process opened the port; otherwise it received the port from
+    /// Opens a port in this memory. With `is_opener`, this process opened the port; otherwise it received the port from
     /// another process.
-    pub(super) fn new(opened: Opened, memory: Arc<SharedMapping>, begins: bool) -> Result<SharedPort> {
-        let client_rings = ClientRings::new(&memory, &opened.placed, opened.other.as_ref(), begins)?;
-        let end = opened.placed.at.checked_add(DESCRIPTION);
+    pub(super) fn new(opened: Opened, memory: Arc<SharedMapping>, is_opener: bool) -> Result<SharedPort> {
+        let client_rings = ClientRings::new(&memory, &opened.layout, opened.other.as_ref(), is_opener)?;
+        let end = opened.layout.at.checked_add(DESCRIPTION);
         if end.is_none_or(|end| end > memory.mapping.len()) {
             return Err(Error::bad_peer("its description is outside its memory"));
         }
@@ -46,8 +46,8 @@ impl SharedPort {
     }
 
     /// Returns the request that opened the port.
-    pub fn wanted(&self) -> &OpenRequest {
-        &self.opened.wanted
+    pub fn request(&self) -> &OpenRequest {
+        &self.opened.request
     }
 
     /// Returns the number of the port's rings. This descriptor may not have all of them.
@@ -64,7 +64,9 @@ impl SharedPort {
     pub fn is_other_end_open(&self) -> bool {
         let rings = (self.client_rings.tx.iter().flatten().map(|tx| &tx.client.ring))
             .chain(self.client_rings.rx.iter().flatten().map(|rx| &rx.client.ring));
-        !is_pipe(&self.wanted().name) || self.wanted().is_monitor() || rings.take(1).all(SharedRing::is_other_end_open)
+        !is_pipe(&self.request().name)
+            || self.request().is_monitor()
+            || rings.take(1).all(SharedRing::is_other_end_open)
     }
 
     /// Returns the memory that contains the rings and packets.
@@ -78,8 +80,8 @@ impl SharedPort {
     }
 
     /// Returns the locations of the port's description and rings.
-    pub fn placed(&self) -> &PortLayout {
-        &self.opened.placed
+    pub fn layout(&self) -> &PortLayout {
+        &self.opened.layout
     }
 
     /// Returns the number of buffers outside all rings. The port's description holds the first of their list.
@@ -100,7 +102,7 @@ impl SharedPort {
             if transmit.client.ring.place.zone != 0 {
                 indirect::fetch(&transmit.client, &read);
             }
-            self.look_for_monitors(socket, number, transmit);
+            self.update_copier(socket, number, transmit);
             result = transmit.hand_over(socket).and(result);
             transmit.update_tail(socket);
             stamp(&transmit.client.ring);
@@ -110,7 +112,7 @@ impl SharedPort {
 
     /// Replaces the copier if monitors of the pipe were opened or closed.
     #[inline(always)]
-    fn look_for_monitors(&self, socket: BorrowedFd<'_>, number: usize, transmit: &ClientTx) {
+    fn update_copier(&self, socket: BorrowedFd<'_>, number: usize, transmit: &ClientTx) {
         let Some(PipeLink { copies, other }) = &transmit.pipe else { return };
         let shadow = transmit.client.ring.shadow();
         let copies = &mut *lock(copies);
@@ -131,7 +133,7 @@ impl SharedPort {
     /// Moves packets that the program has marked and released between the card and the host's stack, if this descriptor
     /// has the rings of both.
     fn forward(&self, socket: BorrowedFd<'_>) {
-        if self.wanted().which != RingSelection::AllAndHost {
+        if self.request().selection != RingSelection::AllAndHost {
             return;
         }
         // A card has at least one receive ring; the server's number is not trusted.
@@ -228,7 +230,7 @@ impl SharedPort {
         let Some(Some(transmit)) = self.client_rings.tx.get(number) else { return };
         let client = &transmit.client;
         let Some(_turn) = client.turn() else { return };
-        self.look_for_monitors(socket, number, transmit);
+        self.update_copier(socket, number, transmit);
         transmit.update_tail(socket);
         let (ring, memory) = (&client.ring, &self.memory);
         let (mut head, tail) = (client.head(), client.tail());
@@ -301,9 +303,9 @@ impl SharedPort {
                 }
             }
             // Another thread or process may wait for these rings, so the server must check them again.
-            let forgotten: Vec<&ClientRing> = all().filter(|client| client.forget_token()).collect();
-            forgotten.iter().for_each(|client| client.arm());
-            if forgotten.iter().any(|client| client.has_news()) {
+            let with_token: Vec<&ClientRing> = all().filter(|client| client.forget_token()).collect();
+            with_token.iter().for_each(|client| client.arm());
+            if with_token.iter().any(|client| client.tail_past_cur()) {
                 Connection::new(socket).notify();
             }
         }
@@ -315,12 +317,12 @@ impl SharedPort {
     /// the kernel always knows the descriptor's state.
     pub fn keep_armed(&self, socket: BorrowedFd<'_>, send: bool, receive: bool) {
         let sending = self.sending().filter(|_| send);
-        let mut is_unheard = false;
+        let mut needs_notify = false;
         for client in sending.chain(self.receiving().filter(|_| receive)).filter(|client| !client.has_token()) {
             client.arm();
-            is_unheard |= client.has_news();
+            needs_notify |= client.tail_past_cur();
         }
-        if is_unheard {
+        if needs_notify {
             Connection::new(socket).notify();
         }
     }
@@ -391,21 +393,21 @@ mod tests {
     }
 
     impl Bench {
-        fn new(rings: RingCounts, which: RingSelection) -> Bench {
+        fn new(rings: RingCounts, selection: RingSelection) -> Bench {
             let rings = RingCounts { tx_slots: 16, rx_slots: 16, ..rings };
             let memory = NetmapMemory::new(Plan::of_ports(1, &rings, 0)).unwrap();
-            let placed = memory.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
-            for place in placed.tx.iter().flatten() {
-                ClientRing { ring: SharedRing::new(&memory.shared, *place).unwrap() }.done(0);
+            let layout = memory.place("a", &rings, |_| true, |_| true, Offsets::default()).unwrap();
+            for place in layout.tx.iter().flatten() {
+                ClientRing { ring: SharedRing::new(&memory.shared, *place).unwrap() }.free_up_to(0);
             }
             let opened = Opened {
-                wanted: OpenRequest { name: "a".to_string(), which, rings, ..OpenRequest::default() },
+                request: OpenRequest { name: "a".to_string(), selection, rings, ..OpenRequest::default() },
                 rings,
                 mac: [0; 6],
                 number: 7,
                 len: memory.plan.len(),
                 buffers: memory.shared.buffers,
-                placed,
+                layout,
                 other: None,
                 extra: 0,
             };
@@ -450,9 +452,9 @@ mod tests {
         let rings = RingCounts { tx: 2, rx: 3, host_tx: 2, host_rx: 3, ..RingCounts::default() };
         // From the card to rings 2 and 3 of the host's stack; from the host's stack to rings 0 and 1 of the card.
         let expected = [2, 3, 2, 0, 1, 0];
-        for (which, passes) in [(RingSelection::AllAndHost, true), (RingSelection::All, false)] {
+        for (selection, passes) in [(RingSelection::AllAndHost, true), (RingSelection::All, false)] {
             for (from, to) in expected.into_iter().enumerate() {
-                let port = Bench::new(rings, which);
+                let port = Bench::new(rings, selection);
                 let ring = port.ring(true, from);
                 ring.word(FLAGS).store(4, Relaxed); // NR_FORWARD
                 ring.set_slot(0, Slot { len: 60, flags: NS_FORWARD, ..ring.slot(0) });

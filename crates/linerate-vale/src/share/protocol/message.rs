@@ -52,7 +52,8 @@ pub struct OpenRequest {
     /// The port's name in netmap's grammar, without `netmap:` and suffix.
     pub name: String,
     /// Which of its rings to open.
-    pub which: RingSelection,
+    #[serde(rename = "which")]
+    pub selection: RingSelection,
     /// Open only the receive rings.
     pub receive_only: bool,
     /// Open only the transmit rings.
@@ -84,7 +85,7 @@ pub struct OpenRequest {
 pub struct ClusterRequest {
     /// The number of shares.
     pub shares: u16,
-    /// The name of a [`By`](crate::netmap::By).
+    /// The name of a [`Distribution`](crate::netmap::Distribution).
     pub by: String,
 }
 
@@ -109,7 +110,8 @@ pub struct MemoryChoice {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
     /// The request that opened the port.
-    pub wanted: OpenRequest,
+    #[serde(rename = "wanted")]
+    pub request: OpenRequest,
     /// The port's number of rings.
     pub rings: RingCounts,
     /// The port's address.
@@ -121,7 +123,8 @@ pub struct Opened {
     /// Where the buffers are.
     pub buffers: Buffers,
     /// Where the rings are.
-    pub placed: PortLayout,
+    #[serde(rename = "placed")]
+    pub layout: PortLayout,
     /// Where the rings of a pipe's other end are.
     pub other: Option<PortLayout>,
     /// The number of buffers outside all rings. The port's description holds the first of their list.
@@ -238,7 +241,7 @@ mod tests {
     #[test]
     fn rings_of_the_card_come_before_those_of_the_host() {
         // Three rings belong to the card, two to the host.
-        let has = |which: RingSelection| (0..5).filter(|number| which.has(*number, 3)).collect::<Vec<_>>();
+        let has = |selection: RingSelection| (0..5).filter(|number| selection.has(*number, 3)).collect::<Vec<_>>();
         assert_eq!(has(RingSelection::All), [0, 1, 2]);
         assert_eq!(has(RingSelection::Host), [3, 4]);
         assert_eq!(has(RingSelection::AllAndHost), [0, 1, 2, 3, 4]);

@@ -9,7 +9,7 @@ use super::ring::{SharedRing, Slot};
 
 /// Copies back the slots before `end` that were passed to the other end of a pipe.
 #[inline(always)]
-pub fn take_back(ring: &SharedRing, other: &SharedRing, end: usize) {
+pub fn reclaim(ring: &SharedRing, other: &SharedRing, end: usize) {
     let mut at = ring.next(ring.published());
     while at != end {
         // An invalid buffer number is not copied.
@@ -22,6 +22,6 @@ pub fn take_back(ring: &SharedRing, other: &SharedRing, end: usize) {
 
 /// Moves all buffers of a pipe to its transmit ring, and clears the slots of the other end.
 pub fn end_pipe(ring: &SharedRing, other: &SharedRing) {
-    take_back(ring, other, other.published());
+    reclaim(ring, other, other.published());
     (0..other.place.slots).for_each(|at| other.set_slot(at, Slot { buffer: 0, len: 0, flags: 0 }));
 }

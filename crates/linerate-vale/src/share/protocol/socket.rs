@@ -23,7 +23,7 @@ use rustix::net::{
 /// The most connections waiting to be accepted.
 const BACKLOG: i32 = 128;
 /// Interval between retries where a thread cannot sleep: for another process's lock, or while the backlog is full.
-const LOOK: Duration = Duration::from_millis(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The name of the socket for ports whose switch or interface has no socket of its own.
 pub const ANY: &str = "any";
@@ -104,7 +104,7 @@ fn check(folder: &Path) -> Result<()> {
 }
 
 /// Creates the folder, private to this user. Root's folder is accessible to all, because its sockets may admit others.
-fn make(folder: &Path) -> Result<()> {
+fn create_folder(folder: &Path) -> Result<()> {
     let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
     let made = fs::DirBuilder::new().recursive(true).mode(mode).create(folder);
     made.map_err(|error| {
@@ -129,7 +129,7 @@ pub fn lock(folder: &Path) -> Result<fs::File> {
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
-            Err(fs::TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LOOK),
+            Err(fs::TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(RETRY_INTERVAL),
             Err(fs::TryLockError::WouldBlock) => {
                 let why = format!("another process has held this lock for {} s", PEER_TIMEOUT.as_secs());
                 return Err(refused(&path, why, "end that process; `fuser` on this file names it"));
@@ -158,7 +158,7 @@ fn address(path: &Path) -> Result<SocketAddrUnix> {
 /// cannot be created.
 pub fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> Result<OwnedFd> {
     let folder = path.parent().unwrap_or(Path::new("/"));
-    make(folder)?;
+    create_folder(folder)?;
     let _lock = lock(folder)?;
     match connect_to(path) {
         Ok(None) => {}
@@ -220,7 +220,7 @@ pub fn connect_socket(socket: BorrowedFd<'_>, path: &Path) -> Result<bool> {
             // A socket of another type belongs to something else, such as a port for a virtual machine.
             Err(Errno::NOENT | Errno::CONNREFUSED | Errno::PROTOTYPE) => return Ok(false),
             // The backlog is full.
-            Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(LOOK),
+            Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(RETRY_INTERVAL),
             Err(Errno::AGAIN) => {
                 let why = format!("its server has accepted no connection for {} s", PEER_TIMEOUT.as_secs());
                 return Err(refused(path, why, "continue it, or end it, and serve again"));

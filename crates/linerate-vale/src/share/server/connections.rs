@@ -16,7 +16,7 @@ use rustix::net::{SocketFlags, accept_with};
 use super::State;
 use super::quota::has_room;
 use super::request_handler::RequestHandler;
-use super::served::for_programs;
+use super::served::reword_for_clients;
 use crate::share::protocol::connection::Connection;
 use crate::share::protocol::layout::RingCounts;
 use crate::share::protocol::lock;
@@ -44,7 +44,7 @@ pub(super) struct Connected {
     pub(super) thread: JoinHandle<()>,
     pub(super) user: u32,
     /// How many connections it counts as.
-    pub(super) places: usize,
+    pub(super) weight: usize,
 }
 
 /// A reserve descriptor. When no descriptors are left, it is closed so that a client can be accepted and refused,
@@ -80,13 +80,13 @@ pub(super) fn refuse(connection: &Connection, why: &str) {
 }
 
 impl State {
-    pub(super) fn begin(state: &Arc<State>, connection: Arc<Connection>, only: Option<String>) {
+    pub(super) fn accept(state: &Arc<State>, connection: Arc<Connection>, only: Option<String>) {
         let number = state.next.fetch_add(1, Ordering::Relaxed);
         let Ok((user, process)) = connection.peer() else { return };
         let (its_state, its_connection) = (state.clone(), connection.clone());
         // The new thread waits for this lock until its connection is in the list.
         let mut connections = lock(&state.connections);
-        let [count, of_user] = places(&connections, user);
+        let [count, of_user] = weights(&connections, user);
         if !has_room(most_connections(), 1, count, of_user, is_trusted(user)) {
             drop(connections);
             return refuse(&connection, FULL);
@@ -95,7 +95,7 @@ impl State {
             RequestHandler { state: its_state, connection: its_connection, number, user, process, only }.serve()
         };
         match std::thread::Builder::new().name(format!("linerate-{number}")).spawn(serve) {
-            Ok(thread) => drop(connections.insert(number, Connected { connection, thread, user, places: 1 })),
+            Ok(thread) => drop(connections.insert(number, Connected { connection, thread, user, weight: 1 })),
             Err(error) => refuse(&connection, &format!("the server cannot start a thread: {error}")),
         }
     }
@@ -113,28 +113,28 @@ impl State {
         let Some(own) = connections.get(&number) else {
             return Ok(()); // in tests
         };
-        let (user, has) = (own.user, own.places);
+        let (user, has) = (own.user, own.weight);
         let wants = 1 + usize::from(rings.rx + rings.host_rx).saturating_sub(RINGS_INCLUDED).div_ceil(DESCRIPTORS_EACH);
-        let [count, of_user] = places(&connections, user);
+        let [count, of_user] = weights(&connections, user);
         if !has_room(most_connections(), wants, count - has, of_user - has, is_trusted(user)) {
             return Err(full(FULL));
         }
         if let Some(own) = connections.get_mut(&number) {
-            own.places = wants;
+            own.weight = wants;
         }
         Ok(())
     }
 
-    /// Returns whether the server has no connections, and no persistent or attached ports. If the server `is_lost`,
+    /// Returns whether the server has no connections, and no persistent or attached ports. If the server `is_unreachable`,
     /// such ports do not count.
-    pub(super) fn is_idle(&self, is_lost: bool) -> bool {
+    pub(super) fn is_idle(&self, is_unreachable: bool) -> bool {
         let is_kept = || !lock(&self.attached).is_empty() || !lock(&self.persistent).is_empty();
-        lock(&self.connections).is_empty() && (is_lost || !is_kept())
+        lock(&self.connections).is_empty() && (is_unreachable || !is_kept())
     }
 
     /// Waits until the user's clients that closed ports or exited have left their ports, so that the next request finds
     /// them free. Waits at most [`LEAVING`].
-    pub(super) fn settle(&self, user: u32) {
+    pub(super) fn wait_for_leaving(&self, user: u32) {
         let begin = Instant::now();
         loop {
             let connections = lock(&self.connections);
@@ -150,7 +150,7 @@ impl State {
     /// Retries `take` while a port or a queue is in use: up to [`LEAVING`] while an ended connection still exists,
     /// otherwise up to [`ENDING`].
     pub(super) fn take_after_others<T>(&self, take: impl FnMut() -> Result<T>) -> Result<T> {
-        self.retry_after_others(take).map_err(for_programs)
+        self.retry_after_others(take).map_err(reword_for_clients)
     }
 
     /// As [`take_after_others`](Self::take_after_others), but returns the original error.
@@ -172,8 +172,8 @@ impl State {
 }
 
 /// Returns what all connections count as, and what the user's count as.
-fn places(connections: &HashMap<u64, Connected>, user: u32) -> [usize; 2] {
-    let sum = |of: &dyn Fn(&Connected) -> bool| connections.values().filter(|it| of(it)).map(|it| it.places).sum();
+fn weights(connections: &HashMap<u64, Connected>, user: u32) -> [usize; 2] {
+    let sum = |of: &dyn Fn(&Connected) -> bool| connections.values().filter(|it| of(it)).map(|it| it.weight).sum();
     [sum(&|_| true), sum(&|connected| connected.user == user)]
 }
 

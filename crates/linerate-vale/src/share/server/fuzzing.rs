@@ -153,7 +153,7 @@ impl Program {
         let flags = input.u8();
         let has = |bit: u8| flags & 1 << bit != 0;
         let ring = u16::from(flags >> 6);
-        let which = [
+        let selection = [
             RingSelection::All,
             RingSelection::Host,
             RingSelection::AllAndHost,
@@ -163,7 +163,7 @@ impl Program {
         ];
         let wanted = OpenRequest {
             name: name(input),
-            which: if has(0) { input.one_of(&which) } else { RingSelection::All },
+            selection: if has(0) { input.one_of(&selection) } else { RingSelection::All },
             receive_only: has(1),
             transmit_only: has(2),
             monitor_rx: has(3),
@@ -195,8 +195,8 @@ impl Program {
     /// Returns the location of one of the client's rings.
     fn ring(&self, input: &mut Input<'_>) -> Option<RingAt> {
         let opened = &self.running.as_ref()?.session.opened;
-        let both = [Some(&opened.placed), opened.other.as_ref()].into_iter().flatten();
-        let all: Vec<RingAt> = both.flat_map(|placed| placed.tx.iter().chain(&placed.rx)).copied().flatten().collect();
+        let both = [Some(&opened.layout), opened.other.as_ref()].into_iter().flatten();
+        let all: Vec<RingAt> = both.flat_map(|layout| layout.tx.iter().chain(&layout.rx)).copied().flatten().collect();
         all.get(usize::from(input.u8()) % all.len().max(1)).copied()
     }
 

@@ -143,7 +143,7 @@ impl Server {
                 let _ = poll(&mut [PollFd::new(&listener, PollFlags::IN)], None);
                 let _accepting = lock(&state.accepting);
                 match accept_with(&listener, SocketFlags::CLOEXEC) {
-                    Ok(socket) => State::begin(&state, Arc::new(Connection::new(socket)), only.clone()),
+                    Ok(socket) => State::accept(&state, Arc::new(Connection::new(socket)), only.clone()),
                     Err(Errno::MFILE | Errno::NFILE) => spare.refuse(&listener),
                     Err(Errno::AGAIN) => {}
                     // The client is gone, or memory is temporarily short.
@@ -170,7 +170,7 @@ impl Server {
                 continue;
             }
             drop(connections);
-            let is_idle = self.state.is_idle(self.is_lost());
+            let is_idle = self.state.is_idle(self.is_unreachable());
             if !is_idle {
                 since = Instant::now();
             }
@@ -186,7 +186,7 @@ impl Server {
 
 impl Server {
     /// Returns whether all sockets were removed, so that clients cannot find the server.
-    fn is_lost(&self) -> bool {
+    fn is_unreachable(&self) -> bool {
         !self.listeners.iter().any(|(_, path, _)| path.exists())
     }
 
@@ -195,8 +195,8 @@ impl Server {
         let folder = self.listeners.first().and_then(|(_, path, _)| path.parent());
         let locked = folder.map(crate::share::protocol::socket::lock);
         // If the folder was removed, clients cannot find the server any more.
-        let is_lost = self.is_lost();
-        if !matches!(locked, Some(Ok(_))) && !is_lost {
+        let is_unreachable = self.is_unreachable();
+        if !matches!(locked, Some(Ok(_))) && !is_unreachable {
             return Some(self);
         }
         let aside =
@@ -210,7 +210,7 @@ impl Server {
             let mut event = [PollFd::new(socket, PollFlags::IN)];
             poll(&mut event, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) != Ok(0)
         };
-        let is_idle = self.state.is_idle(is_lost) && !self.listeners.iter().any(|(socket, _, _)| waits(socket));
+        let is_idle = self.state.is_idle(is_unreachable) && !self.listeners.iter().any(|(socket, _, _)| waits(socket));
         drop(accepting);
         if !is_idle {
             for (_, path, _) in &self.listeners {

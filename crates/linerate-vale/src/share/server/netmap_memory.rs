@@ -17,7 +17,7 @@ use crate::share::protocol::ring::{
     self, BUF_OFS, CUR, HEAD, NR_BUF_SIZE, NUM_SLOTS, OFFSET_MASK, RINGID_AND_DIR, RingAt, SLOT, SLOTS, STATE, TAIL,
     ZONE,
 };
-use crate::share::server::quota::{ExtraGrant, MOST_EXTRA};
+use crate::share::server::quota::{ExtraGrant, MAX_EXTRA_PER_PORT};
 
 /// Memory for ports, with lists of its free objects.
 pub struct NetmapMemory {
@@ -125,7 +125,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.memory.give(&self.extra);
-        self.rings.iter().for_each(|placed| self.memory.remove_rings(placed));
+        self.rings.iter().for_each(|layout| self.memory.remove_rings(layout));
         self.description.iter().for_each(|at| self.memory.remove_description(*at));
     }
 }
@@ -158,8 +158,8 @@ impl NetmapMemory {
         rx_wanted: impl Fn(u16) -> bool,
         offsets: Offsets,
     ) -> Result<PortLayout> {
-        let placed = self.place_rings(rings, tx_wanted, rx_wanted, offsets)?;
-        self.describe(name, rings, &placed).inspect_err(|_| self.remove_rings(&placed))
+        let layout = self.place_rings(rings, tx_wanted, rx_wanted, offsets)?;
+        self.describe(name, rings, &layout).inspect_err(|_| self.remove_rings(&layout))
     }
 
     /// Creates the wanted rings of a port, filled with buffers, without a description.
@@ -235,31 +235,31 @@ impl NetmapMemory {
     ///
     /// # Errors
     /// [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted).
-    pub fn describe(&self, name: &str, rings: &RingCounts, placed: &PortLayout) -> Result<PortLayout> {
+    pub fn describe(&self, name: &str, rings: &RingCounts, layout: &PortLayout) -> Result<PortLayout> {
         let count = usize::from(rings.all_tx()) + usize::from(rings.all_rx());
         if RING_OFS + count * 8 > self.plan.ports.size {
             return Err(Error::port_memory_full("room for this number of rings in a port's description"));
         }
         let at = lock(&self.free).ports.pop().ok_or(Error::port_memory_full("descriptions of ports left"))?;
-        let placed = PortLayout { at, ..placed.clone() };
-        self.write_port(name, rings, &placed);
-        Ok(placed)
+        let layout = PortLayout { at, ..layout.clone() };
+        self.write_port(name, rings, &layout);
+        Ok(layout)
     }
 
-    fn write_port(&self, name: &str, rings: &RingCounts, placed: &PortLayout) {
+    fn write_port(&self, name: &str, rings: &RingCounts, layout: &PortLayout) {
         let mapping = &self.shared.mapping;
-        mapping.write(placed.at, &vec![0; self.plan.ports.size]);
+        mapping.write(layout.at, &vec![0; self.plan.ports.size]);
         let name = &name.as_bytes()[..name.len().min(15)];
-        mapping.write(placed.at, name);
-        let word = |field: usize, value: u32| mapping.write(placed.at + field, &value.to_ne_bytes());
+        mapping.write(layout.at, name);
+        let word = |field: usize, value: u32| mapping.write(layout.at + field, &value.to_ne_bytes());
         word(NI_VERSION, API);
         word(NI_TX_RINGS, rings.tx.into());
         word(NI_RX_RINGS, rings.rx.into());
         word(NI_HOST_TX_RINGS, rings.host_tx.into());
         word(NI_HOST_RX_RINGS, rings.host_rx.into());
-        for (n, place) in placed.tx.iter().chain(&placed.rx).enumerate() {
-            let offset = place.map_or(0, |place| place.at as i64 - placed.at as i64);
-            mapping.write(placed.at + RING_OFS + n * 8, &offset.to_ne_bytes());
+        for (n, place) in layout.tx.iter().chain(&layout.rx).enumerate() {
+            let offset = place.map_or(0, |place| place.at as i64 - layout.at as i64);
+            mapping.write(layout.at + RING_OFS + n * 8, &offset.to_ne_bytes());
         }
     }
 
@@ -294,15 +294,15 @@ impl NetmapMemory {
 
     /// Frees a port's rings and its description.
     #[cfg(test)]
-    pub fn remove(&self, placed: &PortLayout) {
-        self.remove_rings(placed);
-        self.remove_description(placed.at);
+    pub fn remove(&self, layout: &PortLayout) {
+        self.remove_rings(layout);
+        self.remove_description(layout.at);
     }
 
     /// Frees rings and the buffers that are in them now; the program may have swapped some.
-    fn remove_rings(&self, placed: &PortLayout) {
+    fn remove_rings(&self, layout: &PortLayout) {
         let mut free = lock(&self.free);
-        for place in placed.tx.iter().chain(&placed.rx).flatten() {
+        for place in layout.tx.iter().chain(&layout.rx).flatten() {
             if let Ok(ring) = ring::SharedRing::new(&self.shared, *place) {
                 for slot in 0..place.slots {
                     free.give(ring.slot(slot).buffer);
@@ -337,18 +337,18 @@ impl NetmapMemory {
         wanted: &OpenRequest,
         rings: RingCounts,
         number: u16,
-        placed: PortLayout,
+        layout: PortLayout,
         extra: usize,
     ) -> Opened {
         let (wanted, len, buffers) = (wanted.clone(), self.plan.len(), self.shared.buffers);
         let extra = u32::try_from(extra).unwrap_or(u32::MAX);
-        Opened { wanted, rings, mac: [0; 6], number, len, buffers, placed, other: None, extra }
+        Opened { request: wanted, rings, mac: [0; 6], number, len, buffers, layout, other: None, extra }
     }
 
     /// Allocates up to `count` buffers for use outside all rings.
     pub fn take_extra(&self, count: u32) -> Vec<u32> {
         let mut free = lock(&self.free);
-        std::iter::from_fn(|| free.take()).take(count.min(MOST_EXTRA) as usize).collect()
+        std::iter::from_fn(|| free.take()).take(count.min(MAX_EXTRA_PER_PORT) as usize).collect()
     }
 
     fn give(&self, buffers: &[u32]) {
@@ -377,8 +377,8 @@ mod tests {
     }
 
     /// Links extra buffers for a port, as for a program that has it open until the test removes it.
-    fn extra(memory: &Arc<NetmapMemory>, placed: &PortLayout, count: u32) -> usize {
-        let mut lease = Lease::of_description(memory, placed.at, memory.take_extra(count));
+    fn extra(memory: &Arc<NetmapMemory>, layout: &PortLayout, count: u32) -> usize {
+        let mut lease = Lease::of_description(memory, layout.at, memory.take_extra(count));
         let taken = lease.extra.len();
         lease.chain_extra();
         lease.description = None;
@@ -433,9 +433,9 @@ mod tests {
         let plan = Plan { zones: 4, ..Plan::of_ports(1, &rings, 0) };
         let memory = NetmapMemory::new(plan).unwrap();
         assert_eq!(memory.shared.mapping.len(), plan.len() + 4 * ZONE);
-        let placed = place(&memory, &rings).unwrap();
+        let layout = place(&memory, &rings).unwrap();
         let zone = |place: &Option<RingAt>| place.unwrap().zone;
-        assert_eq!((zone(&placed.tx[0]), zone(&placed.tx[1]), zone(&placed.rx[0])), (plan.len(), 0, 0));
+        assert_eq!((zone(&layout.tx[0]), zone(&layout.tx[1]), zone(&layout.rx[0])), (plan.len(), 0, 0));
     }
 
     #[test]
@@ -446,9 +446,9 @@ mod tests {
         let ring = Objects { count: 7, size: (STATE + SLOTS + 32 * SLOT).next_multiple_of(64) };
         let fits = |port: Objects, ring: Objects, buffers: usize| {
             let memory = memory(port, ring, FIRST_BUFFER as usize + buffers);
-            let placed = place(&memory, &rings).is_ok();
-            assert_eq!(memory.free_buffers(), if placed { 0 } else { buffers });
-            placed
+            let layout = place(&memory, &rings).is_ok();
+            assert_eq!(memory.free_buffers(), if layout { 0 } else { buffers });
+            layout
         };
         assert!(fits(port, ring, buffers));
         assert!(!fits(Objects { size: port.size - 8, ..port }, ring, buffers), "the description is too short");
@@ -484,23 +484,23 @@ mod tests {
         // Another port comes first.
         place(&memory, &RingCounts { tx: 1, rx: 1, tx_slots: 4, rx_slots: 4, ..RingCounts::default() }).unwrap();
         // The second transmit ring is not requested.
-        let placed = memory.place("a_name_that_is_too_long", &rings, |n| n != 1, |_| true, offsets).unwrap();
-        assert_ne!(placed.at, 0);
+        let layout = memory.place("a_name_that_is_too_long", &rings, |n| n != 1, |_| true, offsets).unwrap();
+        assert_ne!(layout.at, 0);
         let mut name = [0; 16];
-        mapping.read(placed.at, &mut name);
+        mapping.read(layout.at, &mut name);
         assert_eq!(&name, b"a_name_that_is_\0");
         let fields = [NI_VERSION, NI_TX_RINGS, NI_RX_RINGS, NI_HOST_TX_RINGS, NI_HOST_RX_RINGS, NI_BUFS_HEAD];
-        assert_eq!(fields.map(|field| half(&memory, placed.at + field)), [14, 3, 1, 1, 2, 0]);
-        let all: Vec<_> = placed.tx.iter().chain(&placed.rx).collect();
-        assert_eq!((all.len(), placed.tx[1]), (7, None));
+        assert_eq!(fields.map(|field| half(&memory, layout.at + field)), [14, 3, 1, 1, 2, 0]);
+        let all: Vec<_> = layout.tx.iter().chain(&layout.rx).collect();
+        assert_eq!((all.len(), layout.tx[1]), (7, None));
         let mut seen = std::collections::HashSet::new();
         for (n, place) in all.into_iter().enumerate() {
-            let offset = word(&memory, placed.at + RING_OFS + n * 8) as i64;
+            let offset = word(&memory, layout.at + RING_OFS + n * 8) as i64;
             let Some(place) = place else {
                 assert_eq!(offset, 0);
                 continue;
             };
-            assert_eq!(placed.at as i64 + offset, place.at as i64);
+            assert_eq!(layout.at as i64 + offset, place.at as i64);
             let receives = n >= 4;
             let number = if receives { n - 4 } else { n };
             let slots = if receives { 8 } else { 16 };
@@ -525,54 +525,54 @@ mod tests {
         let rings = RingCounts { tx: 1, rx: 1, tx_slots: 4, rx_slots: 4, ..RingCounts::default() };
         let port = Objects { count: 2, size: 1024 };
         let memory = memory(port, Objects { count: 4, size: 4096 }, FIRST_BUFFER as usize + 20);
-        let placed = place(&memory, &rings).unwrap();
-        assert_eq!(extra(&memory, &placed, 5), 5);
+        let layout = place(&memory, &rings).unwrap();
+        assert_eq!(extra(&memory, &layout, 5), 5);
         assert_eq!(memory.free_buffers(), 20 - 8 - 5);
         // The list of extra buffers is linked through their first words, and ends with 0.
-        let mut next = half(&memory, placed.at + NI_BUFS_HEAD) as u32;
+        let mut next = half(&memory, layout.at + NI_BUFS_HEAD) as u32;
         let mut chain = Vec::new();
         while let Some(at) = memory.shared.buffer(next) {
             chain.push(next);
             next = half(&memory, at) as u32;
         }
         assert_eq!((chain.len(), next), (5, 0));
-        memory.remove(&placed);
+        memory.remove(&layout);
         assert_eq!(memory.free_buffers(), 20);
         let distinct: std::collections::HashSet<_> = lock(&memory.free).buffers.iter().copied().collect();
         assert_eq!(distinct.len(), 8 + 5, "those that were taken");
 
         // At most all free buffers are taken.
-        let placed = place(&memory, &rings).unwrap();
-        assert_eq!((extra(&memory, &placed, 100), memory.free_buffers()), (12, 0));
-        memory.remove(&placed);
+        let layout = place(&memory, &rings).unwrap();
+        assert_eq!((extra(&memory, &layout, 100), memory.free_buffers()), (12, 0));
+        memory.remove(&layout);
         assert_eq!(memory.free_buffers(), 20);
 
         // Invalid buffer numbers in slots and in the list.
-        let placed = place(&memory, &rings).unwrap();
-        let slot = placed.tx[0].unwrap().at + SLOTS;
+        let layout = place(&memory, &rings).unwrap();
+        let slot = layout.tx[0].unwrap().at + SLOTS;
         for (n, nonsense) in [0, 1, 22, u32::MAX].into_iter().enumerate() {
             memory.shared.mapping.write(slot + n * SLOT, &nonsense.to_ne_bytes());
         }
-        memory.shared.mapping.write(placed.at + NI_BUFS_HEAD, &22u32.to_ne_bytes());
-        memory.remove(&placed);
+        memory.shared.mapping.write(layout.at + NI_BUFS_HEAD, &22u32.to_ne_bytes());
+        memory.remove(&layout);
         assert_eq!(memory.free_buffers(), 16, "buffers that no slot names stay lost");
         assert!(lock(&memory.free).buffers.iter().all(|buffer| memory.shared.buffer(*buffer).is_some()));
 
         // A circular list.
-        let placed = place(&memory, &rings).unwrap();
+        let layout = place(&memory, &rings).unwrap();
         let [own] = memory.take_extra(1)[..] else { panic!("one is free") };
-        memory.shared.mapping.write(placed.at + NI_BUFS_HEAD, &own.to_ne_bytes());
+        memory.shared.mapping.write(layout.at + NI_BUFS_HEAD, &own.to_ne_bytes());
         memory.shared.mapping.write(memory.shared.buffer(own).unwrap(), &own.to_ne_bytes());
-        memory.remove(&placed);
+        memory.remove(&layout);
         assert_eq!(memory.free_buffers(), 16);
 
         // A buffer that is named twice is freed once.
-        let placed = place(&memory, &rings).unwrap();
-        let slot = placed.tx[0].unwrap().at + SLOTS;
+        let layout = place(&memory, &rings).unwrap();
+        let slot = layout.tx[0].unwrap().at + SLOTS;
         let own = half(&memory, slot) as u32;
         (0..4).for_each(|n| memory.shared.mapping.write(slot + n * SLOT, &own.to_ne_bytes()));
-        memory.shared.mapping.write(placed.at + NI_BUFS_HEAD, &own.to_ne_bytes());
-        memory.remove(&placed);
+        memory.shared.mapping.write(layout.at + NI_BUFS_HEAD, &own.to_ne_bytes());
+        memory.remove(&layout);
         assert_eq!(memory.free_buffers(), 16 - 3);
     }
 }

@@ -7,9 +7,9 @@ use linerate_core::error::{Error, ErrorKind, Remedy, Result};
 use linerate_core::memory::Pool;
 
 use super::State;
-use super::quota::MOST_EXTRA;
+use super::quota::MAX_EXTRA_PER_PORT;
 use super::request_handler::{Begun, RequestHandler};
-use super::served::usual;
+use super::served::clamp_rings;
 use super::session::{Running, Session};
 use crate::netmap::RemotePipe;
 use crate::share::protocol::layout::{Objects, Plan, PortLayout, RingCounts};
@@ -64,7 +64,7 @@ impl Pipe {
     }
 
     /// Tells the clients of both ends whether the other end is open.
-    fn tell_ends(&self) {
+    fn publish_open_ends(&self) {
         let Lease { memory, rings, .. } = &self.lease;
         for (side, end) in rings.iter().enumerate() {
             let places = end.tx.iter().chain(&end.rx).flatten();
@@ -80,14 +80,14 @@ impl Pipe {
 }
 
 /// Returns the selected rings of an end.
-fn selected(placed: &PortLayout, wanted: &OpenRequest, rings: &RingCounts) -> PortLayout {
+fn selected(layout: &PortLayout, wanted: &OpenRequest, rings: &RingCounts) -> PortLayout {
     let choose = |places: &[Option<RingAt>], count: u16, without: bool| {
-        let is_wanted = |n: usize| !without && wanted.which.has(n as u16, count);
+        let is_wanted = |n: usize| !without && wanted.selection.has(n as u16, count);
         places.iter().enumerate().map(|(n, place)| place.filter(|_| is_wanted(n))).collect()
     };
-    let tx = choose(&placed.tx, rings.tx, wanted.receive_only);
-    let rx = choose(&placed.rx, rings.rx, wanted.transmit_only);
-    PortLayout { tx, rx, ..placed.clone() }
+    let tx = choose(&layout.tx, rings.tx, wanted.receive_only);
+    let rx = choose(&layout.rx, rings.rx, wanted.transmit_only);
+    PortLayout { tx, rx, ..layout.clone() }
 }
 
 /// Returns whether two descriptors have a ring in common.
@@ -103,7 +103,7 @@ impl RequestHandler {
         let mut pipes = lock(&self.state.pipes);
         if !pipes.contains_key(&name) {
             self.check_parent(&name)?;
-            let mut rings = [usual(&wanted.rings).of_card(); 2];
+            let mut rings = [clamp_rings(&wanted.rings).of_card(); 2];
             rings[1 - side] = mirrored(&rings[side]);
             wanted.check(&rings[side])?;
             let (number, memory) = match choice {
@@ -113,7 +113,7 @@ impl RequestHandler {
                     // for a zero-copy monitor of each end.
                     let most = rings[0].tx.max(rings[0].rx);
                     let room = RingCounts { tx: most, rx: most, ..rings[0] };
-                    let plan = Plan::of_ports(4, &room, choice.extra.min(MOST_EXTRA));
+                    let plan = Plan::of_ports(4, &room, choice.extra.min(MAX_EXTRA_PER_PORT));
                     let ports = 4 * usize::from(rings[0].tx + rings[0].rx).max(4);
                     self.state.make_memory(self.user, Plan { ports: Objects { count: ports, ..plan.ports }, ..plan })?
                 }
@@ -172,28 +172,28 @@ impl RequestHandler {
         let rings = pipe.rings[side];
         wanted.check(&rings)?;
         let memory = &pipe.lease.memory;
-        let describe = |placed: &PortLayout| memory.describe(&wanted.name, &rings, placed);
+        let describe = |layout: &PortLayout| memory.describe(&wanted.name, &rings, layout);
         let mine = selected(&ends[side], wanted, &rings);
         pipe.sessions[side].retain(|session| session.strong_count() > 0);
         for session in pipe.sessions[side].iter().filter_map(Weak::upgrade) {
-            if wanted.shares && !wanted.exclusive && session.is_like(wanted, self.user) {
-                let placed = describe(&session.opened.placed)?;
-                let description = Lease::of_description(memory, placed.at, Vec::new());
-                return Ok(Begun::Joined { session, placed, description });
+            if wanted.shares && !wanted.exclusive && session.can_share(wanted, self.user) {
+                let layout = describe(&session.opened.layout)?;
+                let description = Lease::of_description(memory, layout.at, Vec::new());
+                return Ok(Begun::Joined { session, layout, description });
             }
-            if overlap(&session.opened.placed, &mine) {
+            if overlap(&session.opened.layout, &mine) {
                 return Err(Error::port_in_use(&wanted.name));
             }
         }
-        let placed = describe(&mine)?;
-        let description = Lease::of_description(memory, placed.at, memory.take_extra(choice.extra));
-        let opened = memory.opened(wanted, rings, pipe.number, placed.clone(), description.extra.len());
+        let layout = describe(&mine)?;
+        let description = Lease::of_description(memory, layout.at, memory.take_extra(choice.extra));
+        let opened = memory.opened(wanted, rings, pipe.number, layout.clone(), description.extra.len());
         let opened = Opened { other: Some(ends[1 - side].clone()), ..opened };
         let session = Session::new(opened, self.user, memory.clone())?;
         pipe.sessions[side].push(Arc::downgrade(&session));
-        pipe.tell_ends();
+        pipe.publish_open_ends();
         let running = Running { pipe: Some((name.to_string(), side)), ..Running::new(&self.state, session) };
-        Ok(Begun::New { running: Box::new(running), placed, description })
+        Ok(Begun::New { running: Box::new(running), layout, description })
     }
 }
 
@@ -235,7 +235,7 @@ impl State {
         let mut pipes = lock(&self.pipes);
         let Some(pipe) = pipes.get_mut(name) else { return };
         pipe.sessions[side].retain(|there| !std::ptr::eq(there.as_ptr(), &**session));
-        pipe.tell_ends();
+        pipe.publish_open_ends();
         if pipe.live(0).chain(pipe.live(1)).next().is_none() {
             pipes.remove(name);
         }
@@ -259,6 +259,6 @@ impl State {
 
     /// Returns the shadow of the pipe that a session sends into.
     pub(super) fn shadow_of(&self, session: &Session) -> Option<Arc<Shadow>> {
-        lock(&self.pipes).get(&pipe_of(&session.opened.wanted.name).0)?.shadow.upgrade()
+        lock(&self.pipes).get(&pipe_of(&session.opened.request.name).0)?.shadow.upgrade()
     }
 }

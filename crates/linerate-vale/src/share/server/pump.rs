@@ -18,7 +18,7 @@ use crate::share::protocol::ring::{Front, NS_NO_LEARN, ServerRxRing, ServerTxRin
 use crate::share::server::recipient::{DeliveredRing, HEADERS, Notifier, Put, put};
 
 /// The most packets moved in one direction before the other direction's turn.
-const TURN: usize = 64;
+const BATCH: usize = 64;
 /// How long the thread polls before it sleeps.
 const POLLED: Duration = Duration::from_micros(20);
 /// Turns with packets after which the connections are read.
@@ -34,7 +34,7 @@ pub trait Clients: Notifier {
     /// Sleeps until a client sends a message, one of `others` is readable, or the time is up.
     fn sleep(&self, others: &[BorrowedFd<'_>], longest: Timespec);
     /// Tells the clients that the port has ended.
-    fn tell_end(&self) {}
+    fn notify_closed(&self) {}
 }
 
 /// What the clients' messages say.
@@ -75,7 +75,7 @@ impl TxPump {
         longest: usize,
         header: &Arc<AtomicUsize>,
     ) -> TxPump {
-        let mut batch = Batch::with_capacity(TURN);
+        let mut batch = Batch::with_capacity(BATCH);
         batch.is_of(pool);
         TxPump { ring, queue, pool: pool.clone(), longest, header: header.clone(), batch }
     }
@@ -85,7 +85,7 @@ impl TxPump {
         let mut slots = self.take_short();
         // Bounded, so that a client that keeps moving its head cannot hold the thread with packets that are dropped.
         let most = self.ring.ring.place.slots;
-        while self.batch.len() < TURN && slots < most {
+        while self.batch.len() < BATCH && slots < most {
             let done = match self.ring.front() {
                 Front::None => break,
                 Front::Packet { len, flags } if self.take(len, flags) => self.ring.parts.len(),
@@ -117,7 +117,7 @@ impl TxPump {
         if header.load(Ordering::Relaxed) != 0 {
             return 0;
         }
-        ring.prefetch(TURN);
+        ring.prefetch(BATCH);
         batch.push_short(pool, *longest, |target| {
             let (len, flags) = ring.take_short(target)?;
             Some((len, flags & NS_NO_LEARN != 0))
@@ -166,7 +166,7 @@ fn offload(from: &mut Cursor<'_>, memory: &Mapping, header: usize) -> Option<Off
 impl RxPump {
     /// `header`: length of the virtio-net header in front of each packet.
     pub fn new(ring: ServerRxRing, queue: RxQueue, header: &Arc<AtomicUsize>) -> RxPump {
-        RxPump { ring, queue, header: header.clone(), batch: Batch::with_capacity(TURN), times: None }
+        RxPump { ring, queue, header: header.clone(), batch: Batch::with_capacity(BATCH), times: None }
     }
 
     /// Returns whether the queue may be polled. A full ring waits for its client.
@@ -281,7 +281,7 @@ impl Pump {
     }
 
     /// Tells the client how many packets the port has dropped.
-    fn tell_drops(&mut self) {
+    fn report_drops(&mut self) {
         if let (Some(dropped), Some(first)) = (&mut self.dropped, self.receiving.first())
             && let (full, too_long) = dropped()
             && full + too_long > 0
@@ -292,7 +292,7 @@ impl Pump {
 
     /// Reads the clients' messages; returns whether no clients are left.
     fn listen(&mut self, clients: &impl Clients) -> bool {
-        self.tell_drops();
+        self.report_drops();
         let signals = clients.listen();
         if signals.token {
             // A client that has read the token of another thread has requested it again, so check all rings.
@@ -304,7 +304,7 @@ impl Pump {
             }
         }
         if self.is_closed.take_if(|is_closed| is_closed()).is_some() {
-            clients.tell_end();
+            clients.notify_closed();
         }
         signals.is_over
     }
@@ -517,12 +517,12 @@ pub mod tests {
         let pool = pool(100);
         let mut bench = Bench::new(&pool, 0);
         bench.is_open.store(0, Ordering::Relaxed);
-        assert_eq!(bench.send(&[(60, 0); 70]), TURN, "no more than a turn");
+        assert_eq!(bench.send(&[(60, 0); 70]), BATCH, "no more than a turn");
         assert!(bench.sending.is_pending() && bench.lens().is_empty());
         assert_eq!(bench.send(&[]), 0, "nothing more is taken meanwhile");
-        assert_eq!(bench.client.tail(), TURN - 1);
+        assert_eq!(bench.client.tail(), BATCH - 1);
         bench.is_open.store(1, Ordering::Relaxed);
-        assert_eq!(bench.send(&[]), TURN);
+        assert_eq!(bench.send(&[]), BATCH);
         assert!(!bench.sending.is_pending());
         assert_eq!(bench.send(&[]), 6 + 6);
         assert_eq!(bench.lens().len(), 70);

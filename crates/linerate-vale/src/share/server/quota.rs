@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use crate::share::protocol::lock;
 
 /// The most buffers of a port outside its rings.
-pub(super) const MOST_EXTRA: u32 = 1 << 19;
+pub(super) const MAX_EXTRA_PER_PORT: u32 = 1 << 19;
 /// The most buffers outside all rings for all ports of one user together, except for managers: 64 MiB in buffers of 2
 /// KiB. They are linked into a list when a port is opened, which allocates the memory immediately.
-pub(super) const MOST_EXTRA_OF_USER: u32 = 1 << 15;
+pub(super) const MAX_EXTRA_PER_USER: u32 = 1 << 15;
 
 /// Counts each user's buffers outside all rings.
 #[derive(Default)]
@@ -28,7 +28,7 @@ impl ExtraQuota {
     pub(super) fn grant(&self, user: u32, asked: u32, is_manager: bool) -> ExtraGrant {
         let mut users = lock(&self.0);
         let has = users.get(&user).copied().unwrap_or_default();
-        let most = if is_manager { MOST_EXTRA } else { MOST_EXTRA_OF_USER.saturating_sub(has) };
+        let most = if is_manager { MAX_EXTRA_PER_PORT } else { MAX_EXTRA_PER_USER.saturating_sub(has) };
         let count = asked.min(most);
         if count > 0 {
             users.insert(user, has.saturating_add(count));

@@ -108,7 +108,7 @@ pub struct RingRecipient<B> {
 impl<B: Notifier + Send> Recipient for RingRecipient<B> {
     fn take(&mut self, frames: &Frames<'_>, mut wanted: u64, longest: usize) -> (u64, RecipientCounts) {
         let header = self.header.load(Ordering::Relaxed);
-        let is_shown = self.received.as_mut().is_some_and(RxMirror::is_wanted);
+        let is_mirrored = self.received.as_mut().is_some_and(RxMirror::is_wanted);
         let mut taken = RecipientCounts::default();
         let count = wanted.count_ones() as usize;
         if !self.ring.has_room(count) && self.yields.is_due(self.ring.head()) {
@@ -120,7 +120,7 @@ impl<B: Notifier + Send> Recipient for RingRecipient<B> {
         let mut time = self.times.as_mut().map(|times| times.take(count));
         while wanted != 0 {
             let n = wanted.trailing_zeros() as usize;
-            let Some(bytes) = frames.whole(n).filter(|bytes| bytes.len() <= longest) else { break };
+            let Some(bytes) = frames.single_finished(n).filter(|bytes| bytes.len() <= longest) else { break };
             wanted &= wanted - 1;
             let first = self.ring.tail();
             let is_put = header == 0 && self.ring.put_short(bytes);
@@ -131,9 +131,9 @@ impl<B: Notifier + Send> Recipient for RingRecipient<B> {
                         self.ring.ring.set_time_of(first, *time);
                         *time += 1;
                     }
-                    if is_shown {
+                    if is_mirrored {
                         let (slots, pool) = frames.packet(n);
-                        self.show(slots, pool);
+                        self.mirror(slots, pool);
                     }
                 }
                 _ => taken.missed += 1,
@@ -144,7 +144,7 @@ impl<B: Notifier + Send> Recipient for RingRecipient<B> {
 
     fn take_all(&mut self, batch: &mut Batch) -> RecipientCounts {
         let header = self.header.load(Ordering::Relaxed);
-        let is_shown = self.received.as_mut().is_some_and(RxMirror::is_wanted);
+        let is_mirrored = self.received.as_mut().is_some_and(RxMirror::is_wanted);
         let mut taken = RecipientCounts::default();
         if let Some(times) = &mut self.times {
             batch.stamp_from(times.take(batch.len()));
@@ -162,8 +162,8 @@ impl<B: Notifier + Send> Recipient for RingRecipient<B> {
                             let time = timestamp(&packet[0], view);
                             time.into_iter().for_each(|time| self.ring.ring.set_time_of(first, time));
                         }
-                        if is_shown {
-                            self.show(packet, pool);
+                        if is_mirrored {
+                            self.mirror(packet, pool);
                         }
                     }
                     _ => taken.missed += 1,
@@ -215,8 +215,8 @@ impl Yields {
 
 impl<B> RingRecipient<B> {
     #[cold]
-    fn show(&mut self, packet: &[slot::Slot], pool: &Arc<Pool>) {
-        self.received.iter_mut().for_each(|received| received.show(packet, pool));
+    fn mirror(&mut self, packet: &[slot::Slot], pool: &Arc<Pool>) {
+        self.received.iter_mut().for_each(|received| received.copy(packet, pool));
     }
 }
 
@@ -244,7 +244,7 @@ mod tests {
     use crate::share::server::pump::tests::{come, counting};
 
     /// Chunks after which a sender wakes a receiver (`netmap/vale/port.rs`).
-    const MODERATION: usize = 4;
+    const WAKE_CHUNKS: usize = 4;
 
     /// A port of a switch that delivers to a ring, and another port that sends to it.
     struct Bench {
@@ -289,7 +289,7 @@ mod tests {
                 notifier: socket,
                 yields: Yields::default(),
             };
-            delivery_of(&name).unwrap().deliver_to(0, &mut queue, Box::new(recipient));
+            delivery_of(&name).unwrap().redirect_queue(0, &mut queue, Box::new(recipient));
             bench.queue = Some(queue);
             bench
         }
@@ -410,17 +410,17 @@ mod tests {
         // A sender that continues to send also wakes it.
         ClientRing::begin(bench.ring.clone()).forget_token();
         ClientRing::begin(bench.ring.clone()).arm();
-        for chunk in 1..=MODERATION {
+        for chunk in 1..=WAKE_CHUNKS {
             bench.send(&[60]);
-            assert_eq!(was_notified(&bench.client), chunk == MODERATION);
+            assert_eq!(was_notified(&bench.client), chunk == WAKE_CHUNKS);
         }
         bench.queue = None;
         bench.send(&[60]);
-        assert_eq!(bench.lens().len(), 3 + MODERATION);
-        assert_eq!(bench.port.statistics().unwrap().rx_packets, 3 + MODERATION as u64);
+        assert_eq!(bench.lens().len(), 3 + WAKE_CHUNKS);
+        assert_eq!(bench.port.statistics().unwrap().rx_packets, 3 + WAKE_CHUNKS as u64);
         // A new queue gets packets through a channel again.
         let (mut rx, mut batch) = (bench.port.rx(0).unwrap(), Batch::new());
         bench.send(&[60]);
-        assert_eq!((rx.recv(&mut batch), bench.lens().len()), (1, 3 + MODERATION));
+        assert_eq!((rx.recv(&mut batch), bench.lens().len()), (1, 3 + WAKE_CHUNKS));
     }
 }

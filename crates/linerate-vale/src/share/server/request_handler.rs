@@ -12,8 +12,8 @@ use linerate_core::packet::Times;
 use linerate_core::port::{Address, Description, Form, Port, PortName, is_pipe, is_vale};
 
 use super::State;
-use super::quota::MOST_EXTRA;
-use super::served::{MOST_RINGS, SWITCH_SLOTS, Served, for_programs, usual};
+use super::quota::MAX_EXTRA_PER_PORT;
+use super::served::{MOST_RINGS, SWITCH_SLOTS, Served, clamp_rings, reword_for_clients};
 use super::session::{Running, Session};
 use crate::netmap::{RxMirror, delivery_of};
 use crate::share::protocol::connection::{Connection, Message};
@@ -54,9 +54,9 @@ pub struct RequestHandler {
 /// An opened port, with its description for this connection.
 pub enum Begun {
     /// A new session.
-    New { running: Box<Running>, placed: PortLayout, description: Lease },
+    New { running: Box<Running>, layout: PortLayout, description: Lease },
     /// An existing session.
-    Joined { session: Arc<Session>, placed: PortLayout, description: Lease },
+    Joined { session: Arc<Session>, layout: PortLayout, description: Lease },
 }
 
 /// A reply and the descriptors it carries.
@@ -77,7 +77,7 @@ impl RequestHandler {
             };
             // After a malformed message, the next ones cannot be understood either.
             let Ok(request) = serde_json::from_slice::<Request>(&bytes) else { break };
-            self.state.settle(self.user);
+            self.state.wait_for_leaving(self.user);
             let answer = match request {
                 Request::Open { wanted, memory } => match self.open_for(&wanted, &memory) {
                     Ok(running) => return running.into_iter().for_each(Running::run),
@@ -102,11 +102,11 @@ impl RequestHandler {
         let choice = &MemoryChoice { extra: grant.count, ..choice.clone() };
         let mut grant = Some(grant);
         for _ in 0..16 {
-            let (session, running, placed, mut description) = match self.open(wanted, choice)? {
-                Begun::New { running, placed, description } => {
-                    (running.session.clone(), Some(*running), placed, description)
+            let (session, running, layout, mut description) = match self.open(wanted, choice)? {
+                Begun::New { running, layout, description } => {
+                    (running.session.clone(), Some(*running), layout, description)
                 }
-                Begun::Joined { session, placed, description } => (session, None, placed, description),
+                Begun::Joined { session, layout, description } => (session, None, layout, description),
             };
             // Linked here and not when they are allocated, because that may take long and would hold locks.
             description.chain_extra();
@@ -116,7 +116,7 @@ impl RequestHandler {
             }
             let extra = if running.is_some() { session.opened.extra } else { 0 };
             let number = self.state.number_in(self.user, self.process(choice.process), session.opened.number);
-            let opened = Opened { placed, extra, number, ..session.opened.clone() };
+            let opened = Opened { layout, extra, number, ..session.opened.clone() };
             // The session notices if the client is gone.
             let _ = self.connection.send(&Reply::Opened(Box::new(opened)), &[session.memory.shared.as_fd()]);
             if running.is_some() {
@@ -236,19 +236,19 @@ impl RequestHandler {
         if is_pipe(name) {
             return Ok(match lock(&self.state.pipes).get(&pipe_of(name).0) {
                 Some(pipe) => pipe.rings(pipe_of(name).1),
-                None => usual(&unasked).of_card(),
+                None => clamp_rings(&unasked).of_card(),
             });
         }
         if let Some(persistent) = lock(&self.state.persistent).get(name) {
-            return Ok(usual(&persistent.rings).of_card());
+            return Ok(clamp_rings(&persistent.rings).of_card());
         }
         match self.state.served(name) {
             Some(served) => Ok(served.rings),
             None if is_vale(name) => {
                 PortName::parse_among(name, &[&VALE_NAMES])?;
-                Ok(usual(&self.rings(name, &unasked)).of_card())
+                Ok(clamp_rings(&self.rings(name, &unasked)).of_card())
             }
-            None => linerate_kernel::Interface::open(base(name)).map(|_| usual(&self.rings(name, &unasked))),
+            None => linerate_kernel::Interface::open(base(name)).map(|_| clamp_rings(&self.rings(name, &unasked))),
         }
     }
 
@@ -269,16 +269,16 @@ impl RequestHandler {
     /// ring gets the packets of several.
     fn rings_of_monitor(&self, name: &str, wanted: &OpenRequest) -> RingCounts {
         // A port that is not open is refused later with that error, not because of its rings.
-        let unasked = || usual(&self.rings(name, &RingCounts::default()));
+        let unasked = || clamp_rings(&self.rings(name, &RingCounts::default()));
         let there = match is_pipe(name) {
             true => lock(&self.state.pipes).get(&pipe_of(name).0).map(|pipe| pipe.rings(pipe_of(name).1)),
             false => self.state.served(name).map(|served| served.rings).or_else(|| self.state.attached_rings(name)),
         };
         let (there, asked) = (there.unwrap_or_else(unasked), &wanted.rings);
         let slots = |asked: u32, there: u32| if asked == 0 { there } else { asked };
-        let host = if wanted.which.has_host() { there.host_tx.max(there.host_rx) } else { 0 };
+        let host = if wanted.selection.has_host() { there.host_tx.max(there.host_rx) } else { 0 };
         let all = there.tx.max(there.rx);
-        let is_folded = wanted.which == RingSelection::All && (1..all).contains(&asked.rx);
+        let is_folded = wanted.selection == RingSelection::All && (1..all).contains(&asked.rx);
         RingCounts {
             tx: 1,
             rx: if is_folded { asked.rx } else { all },
@@ -314,7 +314,7 @@ impl RequestHandler {
 
     /// Opens a port, or joins a session that has it open.
     pub fn open(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Begun> {
-        if wanted.which == RingSelection::Memory {
+        if wanted.selection == RingSelection::Memory {
             return self.open_memory(wanted, choice);
         }
         self.check(&wanted.name)?;
@@ -341,7 +341,7 @@ impl RequestHandler {
         if let Some(joined) = self.join(wanted, choice)? {
             return Ok(joined);
         }
-        self.state.make_room(self.number, &usual(&wanted.rings))?;
+        self.state.make_room(self.number, &clamp_rings(&wanted.rings))?;
         let opened = self.state.retry_after_others(|| self.open_port(wanted, choice));
         opened.map_err(|error| match (error.kind(), &wanted.cluster) {
             (ErrorKind::QueueTaken, Some(ClusterRequest { shares, .. })) => {
@@ -349,7 +349,7 @@ impl RequestHandler {
                 Error::new(ErrorKind::InUse, &wanted.name, why)
                     .with_remedy(Remedy::Do("end a program that has one".into()))
             }
-            _ => for_programs(error),
+            _ => reword_for_clients(error),
         })
     }
 
@@ -364,36 +364,36 @@ impl RequestHandler {
     /// Joins a session that opened the port in the same way.
     fn join(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Option<Begun>> {
         let is_alone = wanted.exclusive || wanted.is_monitor() || wanted.cluster.is_some();
-        let is_alone = is_alone || wanted.which == RingSelection::None;
+        let is_alone = is_alone || wanted.selection == RingSelection::None;
         if !wanted.shares || is_alone {
             return Ok(None);
         }
         let sessions: Vec<_> = lock(&self.state.sessions).iter().filter_map(std::sync::Weak::upgrade).collect();
         let served = self.state.served(&wanted.full_name());
         if served.as_ref().is_some_and(|served| served.is_deleted()) {
-            let of_port = sessions.iter().filter(|session| session.opened.wanted.name == wanted.name);
-            of_port.for_each(|session| session.tell_end());
+            let of_port = sessions.iter().filter(|session| session.opened.request.name == wanted.name);
+            of_port.for_each(|session| session.notify_closed());
             return Ok(None);
         }
-        let Some(session) = sessions.into_iter().find(|session| session.is_like(wanted, self.user)) else {
+        let Some(session) = sessions.into_iter().find(|session| session.can_share(wanted, self.user)) else {
             return Ok(None);
         };
-        let Opened { rings, placed, .. } = &session.opened;
+        let Opened { rings, layout, .. } = &session.opened;
         self.check_memory(&wanted.name, choice, session.opened.number)?;
         if let Some(served) = served {
             wanted.check_header(&served)?;
         }
-        let placed = session.memory.describe(&wanted.full_name(), rings, placed)?;
-        let description = Lease::of_description(&session.memory, placed.at, Vec::new());
-        Ok(Some(Begun::Joined { session, placed, description }))
+        let layout = session.memory.describe(&wanted.full_name(), rings, layout)?;
+        let description = Lease::of_description(&session.memory, layout.at, Vec::new());
+        Ok(Some(Begun::Joined { session, layout, description }))
     }
 
     /// Opens a zero-copy monitor in its port's memory.
     fn open_zero_copy(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Begun> {
         let sessions: Vec<_> = lock(&self.state.sessions).iter().filter_map(std::sync::Weak::upgrade).collect();
         let is_it = |session: &Arc<Session>| {
-            let there = &session.opened.wanted;
-            there.name == wanted.name && !there.is_monitor() && there.which != RingSelection::Memory
+            let there = &session.opened.request;
+            there.name == wanted.name && !there.is_monitor() && there.selection != RingSelection::Memory
         };
         let why = "no client has it open: there are no buffers to monitor";
         let port = sessions.into_iter().find(is_it);
@@ -409,14 +409,14 @@ impl RequestHandler {
             RingCounts { tx: 1, rx: there.all_tx().max(there.all_rx()), host_tx: 0, host_rx: 0, rx_slots, ..there };
         let (number, memory) = (port.opened.number, port.memory.clone());
         self.check_memory(&wanted.name, choice, number)?;
-        let Begun::New { mut running, placed, description } =
+        let Begun::New { mut running, layout, description } =
             self.begin(wanted, choice, number, memory, rings, port.opened.mac, None, None)?
         else {
             return Err(Error::bad_peer("a monitor has a session of its own"));
         };
         port.add_monitor(&running.session)?;
         running.monitors = Some(port);
-        Ok(Begun::New { running, placed, description })
+        Ok(Begun::New { running, layout, description })
     }
 
     fn open_port(&self, wanted: &OpenRequest, choice: &MemoryChoice) -> Result<Begun> {
@@ -426,7 +426,7 @@ impl RequestHandler {
             // Each monitor opens its own port.
             true => {
                 let RingCounts { host_tx, host_rx, .. } = wanted.rings;
-                let rings = RingCounts { host_tx, host_rx, ..usual(&wanted.rings) };
+                let rings = RingCounts { host_tx, host_rx, ..clamp_rings(&wanted.rings) };
                 let device = (self.state.open)(&name, &rings)?;
                 if is_pipe(&wanted.name) {
                     shadow = Some(self.state.shadow(&wanted.name, device.pool())?);
@@ -437,7 +437,7 @@ impl RequestHandler {
         };
         wanted.check_header(&served)?;
         wanted.check(&served.rings_of_client())?;
-        if wanted.which.has_host() {
+        if wanted.selection.has_host() {
             let mut host = lock(&served.host);
             if host.is_none() {
                 let rings = served.rings.of_host();
@@ -452,7 +452,7 @@ impl RequestHandler {
                 // Reserves room for a zero-copy monitor.
                 let most = rings.all_tx().max(rings.all_rx());
                 let room = RingCounts { tx: most, rx: most, host_tx: 0, host_rx: 0, ..rings };
-                let plan = Plan::of_ports(if is_monitor { 1 } else { 2 }, &room, choice.extra.min(MOST_EXTRA));
+                let plan = Plan::of_ports(if is_monitor { 1 } else { 2 }, &room, choice.extra.min(MAX_EXTRA_PER_PORT));
                 let zones = if is_monitor { 0 } else { usize::from(rings.all_tx()) * rings.tx_slots as usize };
                 // Descriptors that share the port have their own descriptions.
                 let ports = crate::share::protocol::layout::Objects { count: 16, ..plan.ports };
@@ -483,17 +483,17 @@ impl RequestHandler {
         served: Option<&Arc<Served>>,
         shadow: Option<Arc<crate::share::server::shadow::Shadow>>,
     ) -> Result<Begun> {
-        let (which, is_monitor) = (wanted.which, wanted.is_monitor());
+        let (selection, is_monitor) = (wanted.selection, wanted.is_monitor());
         // Some programs access all rings. A monitor's transmit rings stay empty for them, because nothing frees their
         // slots.
-        let has_tx = |n| is_monitor || which.has(n, rings.tx) && !wanted.receive_only;
-        let has_rx = |n| which.has(n, rings.rx) && !wanted.transmit_only;
+        let has_tx = |n| is_monitor || selection.has(n, rings.tx) && !wanted.receive_only;
+        let has_rx = |n| selection.has(n, rings.rx) && !wanted.transmit_only;
         let places = memory.place_rings(&rings, has_tx, has_rx, choice.offsets)?;
         let lease = Lease::of_rings(&memory, vec![places.clone()]);
-        let placed = memory.describe(&wanted.full_name(), &rings, &places)?;
-        let description = Lease::of_description(&memory, placed.at, memory.take_extra(choice.extra));
+        let layout = memory.describe(&wanted.full_name(), &rings, &places)?;
+        let description = Lease::of_description(&memory, layout.at, memory.take_extra(choice.extra));
         let extra = description.extra.len();
-        let opened = Opened { mac, ..memory.opened(wanted, rings, number, placed.clone(), extra) };
+        let opened = Opened { mac, ..memory.opened(wanted, rings, number, layout.clone(), extra) };
         let session = Session::new(opened, self.user, memory)?;
         let pump = match served {
             Some(served) => Some(self.pump(served, &session)?),
@@ -501,38 +501,38 @@ impl RequestHandler {
         };
         let (served, lease) = (served.cloned(), Some(lease));
         let running = Running { pump, served, shadow, lease, ..Running::new(&self.state, session) };
-        Ok(Begun::New { running: Box::new(running), placed, description })
+        Ok(Begun::New { running: Box::new(running), layout, description })
     }
 
     fn pump(&self, served: &Arc<Served>, session: &Arc<Session>) -> Result<Pump> {
-        let (Opened { wanted, placed, .. }, memory) = (&session.opened, &session.memory);
+        let (Opened { request, layout, .. }, memory) = (&session.opened, &session.memory);
         // Senders to a port of a switch copy into a client's ring, unless the packets are distributed among clients.
-        let is_handed_out = served.cluster.is_some();
-        let delivery = if is_handed_out { None } else { delivery_of(&served.name) };
+        let is_distributed = served.cluster.is_some();
+        let delivery = if is_distributed { None } else { delivery_of(&served.name) };
         let mut share = None;
         let mut pump = Pump::default();
         let device = &mut *lock(&served.device);
         let (longest, pool) = (device.info().max_frame, device.pool().clone());
-        let offset_mask = placed.offset_mask;
-        let times = || wanted.timestamps.then(Times::default);
+        let offset_mask = layout.offset_mask;
+        let times = || request.timestamps.then(Times::default);
         let ring =
             |place: &RingAt| SharedRing::new(&memory.shared, *place).map(|ring| SharedRing { offset_mask, ..ring });
-        let sending = placed.tx.iter().enumerate().filter(|_| !wanted.is_monitor());
+        let sending = layout.tx.iter().enumerate().filter(|_| !request.is_monitor());
         for (n, place) in sending.filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
-            let queue = match is_handed_out {
+            let queue = match is_distributed {
                 true => served.free_queue(served.rings.tx, |number| device.tx(number))?.1,
-                false => served.queue(device, wanted, n, served.rings.tx, |device, n| device.tx(n))?,
+                false => served.queue(device, request, n, served.rings.tx, |device, n| device.tx(n))?,
             };
             pump.sending.push(TxPump::new(ServerTxRing::new(ring(place)?), queue, &pool, longest, &served.header));
         }
-        for (n, place) in placed.rx.iter().enumerate().filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
-            let mut queue = match is_handed_out {
+        for (n, place) in layout.rx.iter().enumerate().filter_map(|(n, place)| Some((n as u16, place.as_ref()?))) {
+            let mut queue = match is_distributed {
                 true => {
                     let (number, queue) = served.free_queue(served.rings.rx, |number| device.rx(number))?;
                     share = Some(usize::from(number));
                     queue
                 }
-                false => served.queue(device, wanted, n, served.rings.rx, |device, n| device.rx(n))?,
+                false => served.queue(device, request, n, served.rings.rx, |device, n| device.rx(n))?,
             };
             let (ring, header) = (ring(place)?, &served.header);
             let Some(delivery) = &delivery else {
@@ -550,10 +550,10 @@ impl RequestHandler {
                 notifier: session.clone(),
                 yields: Yields::default(),
             };
-            delivery.deliver_to(n, &mut queue, Box::new(recipient));
+            delivery.redirect_queue(n, &mut queue, Box::new(recipient));
             pump.delivered.push(DeliveredRing { ring, _queue: queue });
         }
-        if wanted.is_monitor() || delivery.is_none() {
+        if request.is_monitor() || delivery.is_none() {
             let served = served.clone();
             pump.is_closed = Some(Box::new(move || lock(&served.device).link().is_err()));
         }
@@ -572,7 +572,7 @@ impl RequestHandler {
     /// Replies where to put copies of packets that a descriptor sends into a pipe.
     fn shadow(&self, descriptors: &[OwnedFd]) -> Result<Answer> {
         let session = self.state.find(descriptors)?;
-        let side = pipe_of(&session.opened.wanted.name).1;
+        let side = pipe_of(&session.opened.request.name).1;
         match self.state.shadow_of(&session) {
             Some(shadow) => shadow.answer(side),
             None => {

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::State;
 use super::quota::has_room;
-use crate::netmap::{By, MAX_PORTS, MOST_CONSUMERS};
+use crate::netmap::{Distribution, MAX_CONSUMERS, MAX_PORTS};
 use crate::share::protocol::layout::RingCounts;
 use crate::share::protocol::lock;
 use crate::share::protocol::message::{ClusterRequest, OpenRequest, PortState, RingSelection};
@@ -116,13 +116,13 @@ impl State {
         if is_vale(name) {
             self.check_switch(&ports, base(name), user)?;
         }
-        let mut rings = usual(rings);
+        let mut rings = clamp_rings(rings);
         let device = match cluster {
             None => (self.open)(name, &rings)?,
             Some(ClusterRequest { shares, by }) => {
                 // At a switch, each client also gets a transmit queue. An interface keeps its own queues.
                 let tx = if is_vale(name) { *shares } else { rings.tx };
-                rings = usual(&RingCounts { tx, rx: *shares, ..rings });
+                rings = clamp_rings(&RingCounts { tx, rx: *shares, ..rings });
                 (self.open)(&format!("{name}?cluster={shares}&by={by}"), &rings)?
             }
         };
@@ -175,7 +175,7 @@ impl State {
 
 /// Returns the rings that a client requested, limited to the maximum. Where the request has zeros, returns one ring and
 /// the default number of slots.
-pub(super) fn usual(rings: &RingCounts) -> RingCounts {
+pub(super) fn clamp_rings(rings: &RingCounts) -> RingCounts {
     let count = |asked: u16| asked.clamp(1, MOST_RINGS);
     let slots = |asked: u32| if asked == 0 { SLOTS } else { asked.clamp(2, MOST_SLOTS) };
     RingCounts {
@@ -204,8 +204,8 @@ impl OpenRequest {
     /// Refuses an invalid cluster before a port is opened for it.
     pub(super) fn check_own_cluster(&self) -> Result<()> {
         let Some(ClusterRequest { shares, by }) = &self.cluster else { return Ok(()) };
-        let is_known = By::named(by).is_some() && (1..=MOST_CONSUMERS).contains(&usize::from(*shares));
-        let is_port = !is_pipe(&self.name) && !self.is_monitor() && !self.which.has_host();
+        let is_known = Distribution::named(by).is_some() && (1..=MAX_CONSUMERS).contains(&usize::from(*shares));
+        let is_port = !is_pipe(&self.name) && !self.is_monitor() && !self.selection.has_host();
         let why = match (is_known, is_port) {
             (true, true) => return Ok(()),
             (false, _) => format!("it cannot be handed out to {shares} clients by {by:?}"),
@@ -230,10 +230,10 @@ impl OpenRequest {
 
     /// Checks that a port with these rings has the selected rings.
     pub(super) fn check(&self, rings: &RingCounts) -> Result<()> {
-        let is_there = match self.which {
+        let is_there = match self.selection {
             RingSelection::One(one) => one < rings.tx.max(rings.rx),
             RingSelection::OneOfHost(one) => one < rings.host_tx.max(rings.host_rx),
-            _ => !self.which.has_host() || rings.host_tx > 0,
+            _ => !self.selection.has_host() || rings.host_tx > 0,
         };
         match is_there {
             true => Ok(()),
@@ -264,7 +264,7 @@ impl Served {
         cards: u16,
         take: impl Fn(&mut Port, u16) -> Result<Q>,
     ) -> Result<Q> {
-        if !wanted.which.has(n, cards) {
+        if !wanted.selection.has(n, cards) {
             return Err(Error::bad_peer("it starts a ring that it has not asked for"));
         }
         if n < cards {
@@ -313,7 +313,7 @@ pub(super) fn state_of(name: &str, number: u8, statistics: &Statistics) -> PortS
 }
 
 /// Rewords the error for programs, which do not know the queue's owner.
-pub(super) fn for_programs(taken: Error) -> Error {
+pub(super) fn reword_for_clients(taken: Error) -> Error {
     match taken.kind() {
         ErrorKind::QueueTaken => taken.with_remedy(Remedy::Do(END_OR_CHOOSE.into())),
         _ => taken,
@@ -327,16 +327,16 @@ mod tests {
     #[test]
     fn rings_that_a_port_does_not_have_are_refused() {
         let rings = RingCounts { tx: 2, rx: 3, host_tx: 1, host_rx: 2, ..RingCounts::default() };
-        let check = |which: RingSelection, rings: &RingCounts| {
-            OpenRequest { which, ..OpenRequest::default() }.check(rings).is_ok()
+        let check = |selection: RingSelection, rings: &RingCounts| {
+            OpenRequest { selection, ..OpenRequest::default() }.check(rings).is_ok()
         };
         assert_eq!([0, 2, 3].map(|n| check(RingSelection::One(n), &rings)), [true, true, false]);
         assert_eq!([0, 1, 2].map(|n| check(RingSelection::OneOfHost(n), &rings)), [true, true, false]);
-        for which in [RingSelection::Host, RingSelection::AllAndHost] {
-            assert!(check(which, &rings) && !check(which, &rings.of_card()));
+        for selection in [RingSelection::Host, RingSelection::AllAndHost] {
+            assert!(check(selection, &rings) && !check(selection, &rings.of_card()));
         }
-        for which in [RingSelection::All, RingSelection::None] {
-            assert!(check(which, &rings) && check(which, &rings.of_card()));
+        for selection in [RingSelection::All, RingSelection::None] {
+            assert!(check(selection, &rings) && check(selection, &rings.of_card()));
         }
         assert_eq!(rings.of_card(), RingCounts { tx: 2, rx: 3, ..RingCounts::default() });
         assert_eq!(rings.of_host(), RingCounts { tx: 1, rx: 2, ..RingCounts::default() });
@@ -345,12 +345,12 @@ mod tests {
     #[test]
     fn requested_rings_are_kept_within_limits() {
         let one = RingCounts { tx: 1, rx: 1, host_tx: 1, host_rx: 1, tx_slots: SLOTS, rx_slots: SLOTS };
-        assert_eq!(usual(&RingCounts::default()), one);
+        assert_eq!(clamp_rings(&RingCounts::default()), one);
         let many = u16::MAX;
         let asked = RingCounts { tx: many, rx: many, host_tx: many, host_rx: many, tx_slots: u32::MAX, rx_slots: 1 };
         let (most, slots) = (MOST_RINGS, MOST_SLOTS);
         let given = RingCounts { tx: most, rx: most, host_tx: most, host_rx: most, tx_slots: slots, rx_slots: 2 };
-        assert_eq!(usual(&asked), given);
+        assert_eq!(clamp_rings(&asked), given);
     }
 
     #[test]

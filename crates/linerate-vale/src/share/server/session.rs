@@ -74,7 +74,7 @@ impl Session {
 
     /// Tells each client that the port has ended. A client keeps its rings until it closes the port, because they may
     /// still contain packets.
-    pub fn tell_end(&self) {
+    pub fn notify_closed(&self) {
         let members = &mut *lock(&self.members);
         members.is_ended = true;
         members.all.iter().for_each(|member| member.connection.end_sending());
@@ -142,12 +142,12 @@ impl Session {
     }
 
     /// Returns whether another descriptor of this user may share the session.
-    pub fn is_like(&self, wanted: &OpenRequest, user: u32) -> bool {
-        let there = &self.opened.wanted;
+    pub fn can_share(&self, wanted: &OpenRequest, user: u32) -> bool {
+        let there = &self.opened.request;
         user == self.user
             && !lock(&self.members).is_ended
             && there.cluster == wanted.cluster
-            && (&there.name, there.which, there.exclusive) == (&wanted.name, wanted.which, wanted.exclusive)
+            && (&there.name, there.selection, there.exclusive) == (&wanted.name, wanted.selection, wanted.exclusive)
             && (there.receive_only, there.transmit_only) == (wanted.receive_only, wanted.transmit_only)
     }
 
@@ -158,7 +158,7 @@ impl Session {
 
     /// Returns the session's receive rings with their numbers.
     pub fn receiving(&self) -> impl Iterator<Item = (usize, SharedRing)> {
-        self.rings(&self.opened.placed.rx)
+        self.rings(&self.opened.layout.rx)
     }
 
     /// From now on, the port's buffers go to this monitor's receive rings once the port is done with them.
@@ -169,11 +169,11 @@ impl Session {
         let monitors = &mut *lock(&self.monitors);
         monitors.retain(|monitor| monitor.strong_count() > 0);
         if !monitors.is_empty() {
-            return Err(Error::port_in_use(monitor.opened.wanted.full_name()));
+            return Err(Error::port_in_use(monitor.opened.request.full_name()));
         }
         monitors.push(Arc::downgrade(monitor));
         let theirs: Vec<_> = monitor.receiving().collect();
-        let ours = self.rings(&self.opened.placed.tx).chain(self.receiving());
+        let ours = self.rings(&self.opened.layout.tx).chain(self.receiving());
         for (number, ring) in ours {
             let target = theirs.iter().find(|(n, _)| *n == number).map(|(_, ring)| ring);
             ring.set_monitor(target);
@@ -187,7 +187,7 @@ impl Session {
         // A sync that is currently passing buffers to the monitor must finish first.
         let theirs: Vec<ClientRing> = monitor.receiving().map(|(_, ring)| ClientRing { ring }).collect();
         let _turns: Vec<_> = theirs.iter().filter_map(ClientRing::turn).collect();
-        self.rings(&self.opened.placed.tx).chain(self.receiving()).for_each(|(_, ring)| ring.set_monitor(None));
+        self.rings(&self.opened.layout.tx).chain(self.receiving()).for_each(|(_, ring)| ring.set_monitor(None));
     }
 
     /// Sends tokens to clients that wait for slots in their receive rings.
@@ -225,8 +225,8 @@ impl Clients for (&Arc<Session>, &State) {
         self.0.sleep(others, longest);
     }
 
-    fn tell_end(&self) {
-        self.0.tell_end();
+    fn notify_closed(&self) {
+        self.0.notify_closed();
     }
 }
 
@@ -254,18 +254,18 @@ impl Running {
     }
 
     pub fn run(mut self) {
-        let name = self.session.opened.wanted.full_name();
+        let name = self.session.opened.request.full_name();
         tracing::debug!(port = name, user = self.session.user, "a session begins");
         match &mut self.pump {
             Some(pump) => pump.run(&(&self.session, &*self.state)),
-            None => self.rest(),
+            None => self.run_without_pump(),
         }
         self.end();
         tracing::debug!(port = name, "the session is over: its last descriptor is closed");
     }
 
     /// Waits for the end of a port whose packets need no thread, and wakes the other end of a pipe.
-    fn rest(&self) {
+    fn run_without_pump(&self) {
         let mut monitored = self.monitors.as_ref();
         loop {
             let signals = self.session.listen(&self.state);
@@ -273,7 +273,7 @@ impl Running {
                 return;
             }
             if monitored.take_if(|port| lock(&port.members).is_over).is_some() {
-                self.session.tell_end();
+                self.session.notify_closed();
             }
             if signals.token
                 && let Some((name, side)) = &self.pipe

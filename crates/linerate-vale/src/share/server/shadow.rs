@@ -34,7 +34,7 @@ static NEXT: AtomicU32 = AtomicU32::new(1);
 pub struct Shadow {
     memory: NetmapMemory,
     /// For each end of the pipe, the rings for its copies.
-    placed: [PortLayout; 2],
+    layout: [PortLayout; 2],
     /// Wakes the thread.
     waker: Arc<PumpWaker>,
     /// The pipe's transmit rings, into which the shadow's version is written.
@@ -70,15 +70,15 @@ impl Shadow {
             let rings = RingCounts { tx, tx_slots: SLOTS, ..RingCounts::default() };
             memory.place("shadow", &rings, |_| true, |_| false, Offsets::default())
         };
-        let placed = [side(first)?, side(second)?];
+        let layout = [side(first)?, side(second)?];
         let mut pump = Pump::default();
-        for (end, placed) in placed.iter().enumerate() {
-            for (number, place) in placed.tx.iter().enumerate().filter_map(|(n, place)| Some((n, place.as_ref()?))) {
+        for (end, layout) in layout.iter().enumerate() {
+            for (number, place) in layout.tx.iter().enumerate().filter_map(|(n, place)| Some((n, place.as_ref()?))) {
                 let ring = SharedRing::new(&memory.shared, *place)?;
                 let (lost, mut known) = (ring.clone(), 0);
                 // Read only once: packets lost between two reads would not be counted.
                 let missing = move || {
-                    let now = lost.lost();
+                    let now = lost.shadow_drops();
                     u64::from(now.wrapping_sub(std::mem::replace(&mut known, now)))
                 };
                 let queue = remote.sent(end, number as u16, Box::new(missing));
@@ -92,7 +92,7 @@ impl Shadow {
         let thread = std::thread::Builder::new().name("linerate-shadow".to_string());
         let thread = thread.spawn(move || pump.run(&*its)).map_err(Error::thread)?;
         let version = NEXT.fetch_add(1, Ordering::Relaxed).max(1);
-        Ok(Shadow { memory, placed, waker, tx_rings, version, thread: Some(thread) })
+        Ok(Shadow { memory, layout, waker, tx_rings, version, thread: Some(thread) })
     }
 
     /// Wakes the thread after a client has put copies into a ring.
@@ -110,7 +110,7 @@ impl Shadow {
     /// # Errors
     /// [`ErrorKind::System`](linerate_core::ErrorKind::System).
     pub fn answer(&self, end: usize) -> Result<(Reply, Vec<OwnedFd>)> {
-        let places = self.placed[end].tx.iter().flatten().copied().collect();
+        let places = self.layout[end].tx.iter().flatten().copied().collect();
         Ok((Reply::Shadow { buffers: self.memory.shared.buffers, places }, vec![self.memory.shared.duplicate()?]))
     }
 }

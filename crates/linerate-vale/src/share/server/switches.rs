@@ -11,7 +11,7 @@ use linerate_core::port::{Port, RxQueue, TxQueue, Wait, Waiter, Waker, is_vale};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::State;
-use super::served::{Served, state_of, usual};
+use super::served::{Served, clamp_rings, state_of};
 use crate::netmap::{LONGEST_NAME, Switch};
 use crate::share::protocol::layout::RingCounts;
 use crate::share::protocol::lock;
@@ -19,7 +19,7 @@ use crate::share::protocol::message::PortState;
 use crate::share::protocol::name::base;
 
 /// Interval at which attached ports are checked.
-const LOOK: Duration = Duration::from_millis(250);
+const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A port of this machine that is attached to a switch.
 pub(super) struct Attached {
@@ -49,7 +49,7 @@ fn address(port: &str) -> &str {
 
 /// Returns a port's name on a switch, without characters that are invalid there (`0000:03:00.0`: `0000_03_00_0`). For a
 /// path, only the file name is used; of a name that is too long, only the end.
-fn plain(port: &str) -> String {
+fn port_name_on_switch(port: &str) -> String {
     let allowed = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     let name = address(port).rsplit('/').next().unwrap_or_default();
     let excess = name.chars().count().saturating_sub(LONGEST_NAME);
@@ -73,14 +73,14 @@ impl State {
         if host && port.contains('/') {
             return bad(port, "the kernel's stack is behind an interface, and this is none");
         }
-        let name = format!("{switch}:{}", chosen.map_or_else(|| plain(port), str::to_string));
+        let name = format!("{switch}:{}", chosen.map_or_else(|| port_name_on_switch(port), str::to_string));
         if let Some(persistent) = lock(&self.persistent).get_mut(port) {
             if persistent.attached.iter().any(|(there, _)| there == switch) {
                 return Err(Error::port_in_use(name));
             }
-            let device = (self.open)(&name, &usual(&persistent.rings))?;
+            let device = (self.open)(&name, &clamp_rings(&persistent.rings))?;
             let user = rustix::process::geteuid().as_raw();
-            let served = Served::new(&name, device, usual(&persistent.rings).of_card(), None, user);
+            let served = Served::new(&name, device, clamp_rings(&persistent.rings).of_card(), None, user);
             lock(&self.ports).insert(name.clone(), Arc::downgrade(&served));
             persistent.attached.push((switch.to_string(), served));
             return Ok(number_of(switch, &name));
@@ -100,7 +100,7 @@ impl State {
             devices: Vec::new(),
         };
         let mut begin = || -> Result<()> {
-            let open = |name: &str| (self.open)(name, &usual(rings));
+            let open = |name: &str| (self.open)(name, &clamp_rings(rings));
             let mut device = open(port)?;
             // The port must also receive packets for hosts that are reached through the other ports.
             device.set_promiscuous(true)?;
@@ -140,7 +140,7 @@ impl State {
     }
 
     pub(super) fn detach(&self, switch: &str, port: &str) -> Result<u32> {
-        let name = format!("{switch}:{}", plain(port));
+        let name = format!("{switch}:{}", port_name_on_switch(port));
         let number = number_of(switch, &name);
         // The error names a path as given, because a port with the same file name may be attached from another folder.
         let given = if port.contains(['/', ':']) { format!("{switch}:{port}") } else { name.clone() };
@@ -213,7 +213,7 @@ impl State {
         let attached = lock(&self.attached);
         let (device, _) = attached.iter().flat_map(|attached| &attached.devices).find(|(it, _)| it.name() == name)?;
         let info = device.info();
-        Some(RingCounts { tx: info.tx_queues, rx: info.rx_queues, ..usual(&RingCounts::default()).of_card() })
+        Some(RingCounts { tx: info.tx_queues, rx: info.rx_queues, ..clamp_rings(&RingCounts::default()).of_card() })
     }
 
     /// Lists all ports, with their numbers on their switches.
@@ -286,7 +286,7 @@ impl Attached {
     /// Starts the thread that checks whether the port still exists.
     fn watch(&mut self, state: &Arc<State>) -> Result<()> {
         let (state, stop, waker) = (Arc::downgrade(state), self.stop.clone(), self.waker.clone());
-        let longest = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as _ };
+        let longest = Timespec { tv_sec: 0, tv_nsec: WATCH_INTERVAL.as_nanos() as _ };
         let watch = move || {
             loop {
                 let _ = poll(&mut [PollFd::new(&waker, PollFlags::IN)], Some(&longest));

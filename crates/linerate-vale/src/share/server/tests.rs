@@ -219,7 +219,7 @@ fn only_a_port_s_user_and_managers_set_its_header() {
     let mut user = session(&server, STRANGER, None);
     assert_eq!(header(&mut user, "vale84:a", None).unwrap_err(), libc::ENXIO, "no client has it open");
     let asks = |takes_header: bool| {
-        open_request(OpenRequest { which: RingSelection::None, takes_header, ..wanted("vale84:a") })
+        open_request(OpenRequest { selection: RingSelection::None, takes_header, ..wanted("vale84:a") })
     };
     ask(&mut user, asks(false)).unwrap();
     assert_eq!(header(&mut user, "vale84:a", None), Ok(0));
@@ -262,14 +262,14 @@ fn a_port_is_shared_if_asked_for_and_an_exclusive_one_is_alone() {
     assert_eq!(ask(&mut second, alone()).unwrap_err(), libc::EBUSY);
     assert_eq!(open(&mut second, "vale86:a").unwrap_err(), libc::EBUSY, "its rings are taken");
     // Another descriptor of the same user may share the rings if it was opened in the same way.
-    let shares = |which: RingSelection| open_request(OpenRequest { shares: true, which, ..wanted("vale86:a") });
+    let shares = |selection: RingSelection| open_request(OpenRequest { shares: true, selection, ..wanted("vale86:a") });
     assert_eq!(ask(&mut second, shares(RingSelection::One(0))).unwrap_err(), libc::EBUSY);
     assert_eq!(ask(&mut session(&server, STRANGER, None), shares(RingSelection::All)).unwrap_err(), libc::EPERM);
     ask(&mut second, shares(RingSelection::All)).unwrap();
     assert!(second.running.is_none(), "there is one session");
     let (mine, theirs) = (first.opened(), second.opened());
-    assert_eq!((&mine.placed.tx, &mine.placed.rx), (&theirs.placed.tx, &theirs.placed.rx));
-    assert_ne!(mine.placed.at, theirs.placed.at, "with a description each");
+    assert_eq!((&mine.layout.tx, &mine.layout.rx), (&theirs.layout.tx, &theirs.layout.rx));
+    assert_ne!(mine.layout.at, theirs.layout.at, "with a description each");
     assert_eq!(ask(&mut session(&server, own(), None), alone()).unwrap_err(), libc::EBUSY);
     first.close();
     let mut third = session(&server, own(), None);
@@ -339,7 +339,7 @@ fn a_descriptor_is_identified_by_a_proof() {
             other.handler.answer(Request::Adopt, vec![descriptor]).map_err(|error| error.errno())
         };
         let (reply, memory) = adopt(&client.theirs).unwrap();
-        assert!(matches!(reply, Reply::Opened(there) if there.placed == opened.placed && memory.len() == 1));
+        assert!(matches!(reply, Reply::Opened(there) if there.layout == opened.layout && memory.len() == 1));
         // Descriptors of other sockets, and one whose other end is closed.
         let [mine, yours] = Connection::pair().unwrap();
         assert_eq!(adopt(&mine).map(drop), Err(libc::ENXIO));
@@ -504,7 +504,7 @@ fn memory_by_number_is_only_for_its_user() {
 /// netmap.
 #[test]
 fn one_user_s_extra_buffers_are_bounded() {
-    const MOST: u32 = quota::MOST_EXTRA_OF_USER;
+    const MOST: u32 = quota::MAX_EXTRA_PER_USER;
     let server = server();
     let opens = |user: u32, name: &str, extra: u32| {
         let mut client = session(&server, user, None);
@@ -587,9 +587,10 @@ fn a_copy_monitor_has_the_rings_of_its_port() {
     let request =
         Request::Attach { switch: "vale68".to_string(), port: "pipe68{2".to_string(), host: false, rings: both };
     ask(&mut session(&server, own(), None), request).unwrap();
-    let monitor = |name: &str, which: RingSelection, rings: RingCounts| {
+    let monitor = |name: &str, selection: RingSelection, rings: RingCounts| {
         let mut monitor = session(&server, own(), None);
-        let request = open_request(OpenRequest { monitor_rx: true, monitor_tx: true, which, rings, ..wanted(name) });
+        let request =
+            open_request(OpenRequest { monitor_rx: true, monitor_tx: true, selection, rings, ..wanted(name) });
         ask(&mut monitor, request).map(|_| monitor.opened())
     };
     let is_there = |places: &[Option<crate::share::protocol::ring::RingAt>]| {
@@ -599,11 +600,11 @@ fn a_copy_monitor_has_the_rings_of_its_port() {
     for (name, slots) in [("vale68:x", 128), ("pipe68{1", 128), ("vale68:pipe68_2", 1024)] {
         let opened = monitor(name, RingSelection::All, unasked).expect(name);
         assert_eq!((opened.rings.tx, opened.rings.rx, opened.rings.rx_slots), (1, 3, slots), "{name}");
-        assert_eq!((is_there(&opened.placed.tx), is_there(&opened.placed.rx)), (vec![true], vec![true; 3]), "{name}");
+        assert_eq!((is_there(&opened.layout.tx), is_there(&opened.layout.rx)), (vec![true], vec![true; 3]), "{name}");
         let opened = monitor(name, RingSelection::One(2), RingCounts { rx_slots: 32, ..unasked }).unwrap();
         assert_eq!((opened.rings.rx, opened.rings.rx_slots), (3, 32), "{name}");
-        let rx = is_there(&opened.placed.rx);
-        assert_eq!((is_there(&opened.placed.tx), rx), (vec![true], vec![false, false, true]), "{name}");
+        let rx = is_there(&opened.layout.rx);
+        assert_eq!((is_there(&opened.layout.tx), rx), (vec![true], vec![false, false, true]), "{name}");
         assert_eq!(monitor(name, RingSelection::One(3), unasked).map(drop), Err(libc::EINVAL), "{name}");
         assert_eq!(monitor(name, RingSelection::Host, unasked).map(drop), Err(libc::EINVAL), "{name}");
         let folded = monitor(name, RingSelection::All, RingCounts { rx: 1, ..unasked }).unwrap();
@@ -657,7 +658,7 @@ fn a_zero_copy_monitor_fits_beside_a_port_of_any_length() {
     }
     // Memory without a port has no rings to monitor, regardless of its name.
     let mut memory = session(&server, own(), None);
-    ask(&mut memory, open_request(OpenRequest { which: RingSelection::Memory, ..wanted("vale97:c") })).unwrap();
+    ask(&mut memory, open_request(OpenRequest { selection: RingSelection::Memory, ..wanted("vale97:c") })).unwrap();
     let mut monitoring = session(&server, own(), None);
     let refused = ask(&mut monitoring, monitor("vale97:c", lengths(4096, 4096))).map(drop);
     assert_eq!(refused, Err(libc::EINVAL));
@@ -667,31 +668,31 @@ fn a_zero_copy_monitor_fits_beside_a_port_of_any_length() {
 fn a_client_gets_the_selected_rings() {
     let server = server();
     let rings = RingCounts { tx: 2, rx: 2, tx_slots: 64, rx_slots: 64, ..RingCounts::default() };
-    let sides = |placed: &crate::share::protocol::layout::PortLayout| {
-        [&placed.tx, &placed.rx].map(|places| places.iter().map(Option::is_some).collect::<Vec<_>>())
+    let sides = |layout: &crate::share::protocol::layout::PortLayout| {
+        [&layout.tx, &layout.rx].map(|places| places.iter().map(Option::is_some).collect::<Vec<_>>())
     };
     let opened = |name: &str, wanted: OpenRequest| {
         let mut client = session(&server, own(), None);
         ask(&mut client, open_request(OpenRequest { name: name.to_string(), rings, ..wanted })).unwrap();
         let pump = client.running.as_ref().unwrap().pump.as_ref();
         let pump = pump.map(|pump| (pump.sending.len(), pump.receiving.len() + pump.delivered.len()));
-        (sides(&client.opened().placed), pump)
+        (sides(&client.opened().layout), pump)
     };
     let (yes, no) = (true, false);
     let any = OpenRequest::default;
     assert_eq!(opened("vale87:a", any()), ([vec![yes, yes], vec![yes, yes]], Some((2, 2))));
-    let one = OpenRequest { which: RingSelection::One(1), ..any() };
+    let one = OpenRequest { selection: RingSelection::One(1), ..any() };
     assert_eq!(opened("vale87:a", one.clone()), ([vec![no, yes], vec![no, yes]], Some((1, 1))));
     let receives = OpenRequest { receive_only: true, ..any() };
     assert_eq!(opened("vale87:a", receives), ([vec![no, no], vec![yes, yes]], Some((0, 2))));
     let sends = OpenRequest { transmit_only: true, ..one };
     assert_eq!(opened("vale87:a", sends.clone()), ([vec![no, yes], vec![no, no]], Some((1, 0))));
     assert_eq!(
-        opened("vale87:a", OpenRequest { which: RingSelection::None, ..any() }),
+        opened("vale87:a", OpenRequest { selection: RingSelection::None, ..any() }),
         ([vec![no; 2], vec![no; 2]], Some((0, 0)))
     );
     assert_eq!(
-        opened("no port", OpenRequest { which: RingSelection::Memory, ..any() }),
+        opened("no port", OpenRequest { selection: RingSelection::Memory, ..any() }),
         ([vec![no; 2], vec![no; 2]], None)
     );
     assert_eq!(opened("pipe87{1", any()), ([vec![yes, yes], vec![yes, yes]], None));
@@ -703,9 +704,9 @@ fn a_client_gets_the_selected_rings() {
 fn a_pipe_s_rings_are_opened_one_by_one() {
     let server = server();
     let rings = RingCounts { tx: 2, rx: 1, tx_slots: 64, rx_slots: 32, ..RingCounts::default() };
-    let end = |name: &str, which: RingSelection| {
+    let end = |name: &str, selection: RingSelection| {
         let mut client = session(&server, own(), None);
-        let result = ask(&mut client, open_request(OpenRequest { which, rings, ..wanted(name) })).map(drop);
+        let result = ask(&mut client, open_request(OpenRequest { selection, rings, ..wanted(name) })).map(drop);
         result.map(|()| client)
     };
     let first = end("pipe75{1", RingSelection::One(0)).unwrap();
@@ -719,7 +720,7 @@ fn a_pipe_s_rings_are_opened_one_by_one() {
     let (one, two) = (first.opened(), second.opened());
     assert_eq!((opened.rings.tx_slots, one.number), (32, opened.number));
     assert_eq!(
-        (one.placed.tx[0], two.placed.tx[1]),
+        (one.layout.tx[0], two.layout.tx[1]),
         (opened.other.as_ref().unwrap().tx[0], opened.other.as_ref().unwrap().tx[1])
     );
     drop((first, second));
@@ -772,9 +773,9 @@ fn a_port_is_monitored_by_its_user_and_managers() {
 fn a_user_s_ports_of_many_rings_leave_others_theirs() {
     let server = server();
     let half = most_connections() / 2;
-    let has = |number: u64, places: usize| {
+    let has = |number: u64, weight: usize| {
         let connection = Arc::new(Connection::pair().unwrap().into_iter().next().unwrap());
-        let connected = Connected { connection, thread: std::thread::spawn(|| ()), user: STRANGER, places };
+        let connected = Connected { connection, thread: std::thread::spawn(|| ()), user: STRANGER, weight };
         lock(&server.state.connections).insert(number, connected);
     };
     has(2, half - 2);
@@ -783,10 +784,10 @@ fn a_user_s_ports_of_many_rings_leave_others_theirs() {
         has(user.handler.number, 1);
         let wanted = OpenRequest { rings: RingCounts { rx, ..RingCounts::default() }, ..wanted("vale94:a") };
         let result = ask(&mut user, open_request(wanted)).map(drop);
-        let places = lock(&server.state.connections)[&user.handler.number].places;
+        let weight = lock(&server.state.connections)[&user.handler.number].weight;
         user.close();
         lock(&server.state.connections).remove(&user.handler.number);
-        (result, places)
+        (result, weight)
     };
     assert_eq!(asked(7), (Ok(()), 1));
     assert_eq!(asked(8), (Ok(()), 2), "the host's is one, too");
@@ -811,12 +812,12 @@ fn options_are_not_a_part_of_a_name() {
 fn a_request_for_information_opens_nothing() {
     let server = server();
     let mut user = session(&server, own(), None);
-    let usual = served::usual(&RingCounts::default());
-    let at_switch = RingCounts { rx_slots: SWITCH_SLOTS, ..usual };
+    let default = served::clamp_rings(&RingCounts::default());
+    let at_switch = RingCounts { rx_slots: SWITCH_SLOTS, ..default };
     assert_eq!(info(&mut user, "vale88:a"), Ok(at_switch.of_card()));
-    assert_eq!(info(&mut user, "pipe88{1"), Ok(usual.of_card()));
+    assert_eq!(info(&mut user, "pipe88{1"), Ok(default.of_card()));
     assert!(info(&mut user, "vale88:a?wire=none").is_err() && info(&mut user, "linerate_none").is_err());
-    assert_eq!(info(&mut user, "lo"), Ok(usual), "an interface of this machine has a host's stack");
+    assert_eq!(info(&mut user, "lo"), Ok(default), "an interface of this machine has a host's stack");
     assert!(listed(&mut user).is_empty() && lock(&server.state.pipes).is_empty());
     // An open port keeps the rings that it was created with.
     let rings = RingCounts { tx: 2, rx: 3, tx_slots: 64, rx_slots: 128, ..RingCounts::default() };
@@ -895,9 +896,9 @@ fn ends_of_a_pipe_are_one_user_s_unless_the_server_joins_users() {
         assert_eq!(open(&mut other, "pipe92}1").map(drop), if joins { Ok(()) } else { Err(libc::EPERM) });
         if joins {
             let (mine, theirs) = (maker.opened(), other.opened());
-            let places = |placed: &crate::share::protocol::layout::PortLayout| (placed.tx.clone(), placed.rx.clone());
-            assert_eq!(places(&mine.placed), places(theirs.other.as_ref().unwrap()));
-            assert_eq!(places(&theirs.placed), places(mine.other.as_ref().unwrap()));
+            let places = |layout: &crate::share::protocol::layout::PortLayout| (layout.tx.clone(), layout.rx.clone());
+            assert_eq!(places(&mine.layout), places(theirs.other.as_ref().unwrap()));
+            assert_eq!(places(&theirs.layout), places(mine.other.as_ref().unwrap()));
         }
         other.close();
         open(&mut second, "pipe92}1").unwrap();

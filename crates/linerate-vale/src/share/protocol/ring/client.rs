@@ -8,7 +8,7 @@ use linerate_core::error::{Error, ErrorKind, Result};
 use linerate_core::memory::full_fence;
 
 use super::{
-    ARMED, CLIENT_HEAD, CLIENT_LOCK, CLIENT_TAIL, CLIENT_WAITS, CUR, HEAD, SERVER_TAIL, SYNC_TIME, SharedRing, TAIL,
+    ARMED, CLIENT_HEAD, CLIENT_LOCK, CLIENT_TAIL, CLIENT_TOKEN, CUR, HEAD, SERVER_TAIL, SYNC_TIME, SharedRing, TAIL,
     TOKEN_SENT,
 };
 
@@ -42,7 +42,7 @@ impl ClientRing {
     }
 
     /// Sets head and cur, regardless of what the port's last user left there.
-    pub fn restart(&self, head: usize) {
+    pub fn reset_head(&self, head: usize) {
         self.ring.state(CLIENT_HEAD).store(head as u32, Release);
         self.set(head as u32, head as u32);
     }
@@ -129,14 +129,14 @@ impl ClientRing {
     }
 
     /// Returns the program's head, or the head at the last sync if the program's is outside the ring.
-    pub fn wanted_head(&self) -> usize {
+    pub fn program_head(&self) -> usize {
         let head = self.ring.word(HEAD).load(Relaxed) as usize;
         if head < self.ring.place.slots { head } else { self.head() }
     }
 
     /// Returns the number of slots that the program has released since the last sync; 0 if its head is invalid.
     pub fn released(&self) -> usize {
-        let released = self.ring.distance(self.head(), self.wanted_head());
+        let released = self.ring.distance(self.head(), self.program_head());
         if released <= self.ring.distance(self.head(), self.tail()) { released } else { 0 }
     }
 
@@ -160,7 +160,7 @@ impl ClientRing {
 
     /// Returns the slots of a transmit ring before `slot` to the program, in place of the server.
     #[inline(always)]
-    pub fn done(&self, slot: usize) {
+    pub fn free_up_to(&self, slot: usize) {
         self.ring.free_up_to(slot);
     }
 
@@ -194,23 +194,23 @@ impl ClientRing {
     /// tail once more.
     pub fn arm(&self) {
         if !self.has_token() {
-            self.ring.state(CLIENT_WAITS).store(ARMED, SeqCst);
+            self.ring.state(CLIENT_TOKEN).store(ARMED, SeqCst);
             full_fence();
         }
     }
 
     /// Returns whether a token was sent that was not yet [cleared](ClientRing::forget_token).
     pub fn has_token(&self) -> bool {
-        self.ring.state(CLIENT_WAITS).load(Acquire) == TOKEN_SENT
+        self.ring.state(CLIENT_TOKEN).load(Acquire) == TOKEN_SENT
     }
 
     /// Returns whether the server's tail has moved past the program's cur.
-    pub fn has_news(&self) -> bool {
+    pub fn tail_past_cur(&self) -> bool {
         self.ring.index(SERVER_TAIL).is_some_and(|tail| tail != self.ring.word(CUR).load(Relaxed) as usize)
     }
 
     /// Records that the last token was read; returns whether there was one.
     pub fn forget_token(&self) -> bool {
-        self.ring.state(CLIENT_WAITS).compare_exchange(TOKEN_SENT, 0, SeqCst, Relaxed).is_ok()
+        self.ring.state(CLIENT_TOKEN).compare_exchange(TOKEN_SENT, 0, SeqCst, Relaxed).is_ok()
     }
 }

@@ -55,13 +55,13 @@ pub const SLOT: usize = 16;
 /// Bytes before `struct netmap_ring`: `struct nm_csb_atok`, then `struct nm_csb_ktoa`, a cache line each.
 pub const STATE: usize = 128;
 const CLIENT_HEAD: usize = 0;
-const CLIENT_WAITS: usize = 8;
+const CLIENT_TOKEN: usize = 8;
 /// Packets that did not fit into a shadow.
-const CLIENT_LOST: usize = 12;
+const CLIENT_SHADOW_DROPS: usize = 12;
 const CLIENT_TAIL: usize = 16;
 const CLIENT_LOCK: usize = 20;
 const SERVER_TAIL: usize = 64 + 4;
-const SERVER_WAITS: usize = 64 + 8;
+const SERVER_KICK: usize = 64 + 8;
 /// The version of the shadow of the pipe that this ring sends into; 0: none.
 const SERVER_SHADOW: usize = 64 + 12;
 /// Offset of the ring of a zero-copy monitor, in units of 64 bytes; 0: none.
@@ -72,7 +72,7 @@ const SERVER_TOO_LONG: usize = 64 + 24;
 /// 1 in the rings of a pipe's end while a client has opened the other end.
 const SERVER_OTHER_END: usize = 64 + 28;
 
-// Values of `CLIENT_WAITS`.
+// Values of `CLIENT_TOKEN`.
 /// The client wants a token when the tail moves.
 const ARMED: u32 = 1;
 /// A token was sent and has not been read yet.
@@ -299,7 +299,7 @@ impl SharedRing {
 
     /// Asks the client for a token when the head moves. Called by the server, which must then check the head once more.
     pub fn arm_server(&self) {
-        self.state(SERVER_WAITS).store(1, SeqCst);
+        self.state(SERVER_KICK).store(1, SeqCst);
         full_fence();
     }
 
@@ -307,15 +307,15 @@ impl SharedRing {
     #[inline(always)]
     fn must_wake_server(&self) -> bool {
         full_fence();
-        self.state(SERVER_WAITS).load(Relaxed) != 0 && self.state(SERVER_WAITS).swap(0, SeqCst) != 0
+        self.state(SERVER_KICK).load(Relaxed) != 0 && self.state(SERVER_KICK).swap(0, SeqCst) != 0
     }
 
     /// Returns whether the client wants a token, and records that it is sent. Called by the server.
     #[inline(always)]
     pub fn must_wake_client(&self) -> bool {
         full_fence();
-        let waits = self.state(CLIENT_WAITS);
-        waits.load(Relaxed) == ARMED && waits.compare_exchange(ARMED, TOKEN_SENT, SeqCst, Relaxed).is_ok()
+        let token = self.state(CLIENT_TOKEN);
+        token.load(Relaxed) == ARMED && token.compare_exchange(ARMED, TOKEN_SENT, SeqCst, Relaxed).is_ok()
     }
 
     /// Returns whether the ring has slots for the client and the client waits for a token; records that the token is
@@ -329,7 +329,7 @@ impl SharedRing {
     #[inline(always)]
     pub fn is_armed(&self) -> bool {
         full_fence();
-        self.state(CLIENT_WAITS).load(Relaxed) == ARMED
+        self.state(CLIENT_TOKEN).load(Relaxed) == ARMED
     }
 
     /// Returns the version of the shadow of the pipe that this ring sends into; 0: none.
@@ -343,12 +343,12 @@ impl SharedRing {
     }
 
     /// Returns the number of packets that did not fit into the shadow, modulo 2^32.
-    pub fn lost(&self) -> u32 {
-        self.state(CLIENT_LOST).load(Relaxed)
+    pub fn shadow_drops(&self) -> u32 {
+        self.state(CLIENT_SHADOW_DROPS).load(Relaxed)
     }
 
-    pub fn lose(&self) {
-        self.state(CLIENT_LOST).fetch_add(1, Relaxed);
+    pub fn count_shadow_drop(&self) {
+        self.state(CLIENT_SHADOW_DROPS).fetch_add(1, Relaxed);
     }
 
     /// Returns the number of packets that did not fit into the ring, and of those that were too long for its port. Both

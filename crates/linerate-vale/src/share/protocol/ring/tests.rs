@@ -14,8 +14,8 @@ pub fn rings(slots: u32, left: usize, offsets: Offsets) -> (Arc<NetmapMemory>, [
     plan.buffers.count = 2 + 2 * slots as usize + left;
     let memory = Arc::new(NetmapMemory::new(plan).unwrap());
     let rings = RingCounts { tx: 1, rx: 1, tx_slots: slots, rx_slots: slots, ..RingCounts::default() };
-    let placed = memory.place("a", &rings, |_| true, |_| true, offsets).unwrap();
-    let rings = [placed.tx[0], placed.rx[0]].map(|place| SharedRing {
+    let layout = memory.place("a", &rings, |_| true, |_| true, offsets).unwrap();
+    let rings = [layout.tx[0], layout.rx[0]].map(|place| SharedRing {
         offset_mask: offsets.mask,
         ..SharedRing::new(&memory.shared, place.unwrap()).unwrap()
     });
@@ -126,13 +126,13 @@ fn an_invalid_head_or_cur_is_set_back() {
     // Slot 4 is the tail, which the head may reach but not pass: slots 3 and 2 are beyond it.
     for (head, cur) in [(5, 5), (5, 4), (7, 1), (1, 1), (1, 4), (4, 4)] {
         client.set(head, cur);
-        assert_eq!(client.wanted_head(), head as usize);
+        assert_eq!(client.program_head(), head as usize);
         assert_eq!(client.released(), ring.distance(5, head as usize));
         assert_eq!(client.publish_head().unwrap(), head != 5, "{head} and {cur}");
         assert_eq!(ring.state(CLIENT_HEAD).load(Relaxed), head);
         ring.state(CLIENT_HEAD).store(5, Relaxed);
     }
-    client.done(1);
+    client.free_up_to(1);
     client.update_tail();
     assert_eq!(client.tail(), 0);
     for (head, cur) in
@@ -331,7 +331,7 @@ fn an_end_that_sleeps_is_woken_once() {
     assert!(!ring.must_wake_client());
     assert!(client.must_notify() && !client.must_notify());
     // An invalid value is not a request.
-    ring.state(CLIENT_WAITS).store(77, Relaxed);
+    ring.state(CLIENT_TOKEN).store(77, Relaxed);
     assert!(!ring.must_wake_client() && !client.has_token());
 }
 
@@ -409,9 +409,9 @@ fn a_monitor_s_ring_is_in_the_memory() {
 #[test]
 fn the_other_end_sees_shadows_and_losses() {
     let (_memory, [ring, _]) = rings(8, 0, Offsets::default());
-    assert_eq!((ring.shadow(), ring.lost()), (0, 0));
+    assert_eq!((ring.shadow(), ring.shadow_drops()), (0, 0));
     ring.set_shadow(7);
-    ring.lose();
-    ring.lose();
-    assert_eq!((ring.shadow(), ring.lost()), (7, 2));
+    ring.count_shadow_drop();
+    ring.count_shadow_drop();
+    assert_eq!((ring.shadow(), ring.shadow_drops()), (7, 2));
 }
