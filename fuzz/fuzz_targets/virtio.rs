@@ -50,7 +50,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     // CSUM, GUEST_CSUM, GUEST_TSO and similar features.
     let others = if kind & 4 != 0 { 0x3FFF << 7 & 0x7F83 } else { 0 };
     let vectors = [Vectors::Scalar, Vectors::Best, Vectors::Avx2, Vectors::Avx512][usize::from(kind >> 3 & 3)];
-    let vectors = if vectors.is_there() { vectors } else { Vectors::Scalar };
+    let vectors = if vectors.is_supported() { vectors } else { Vectors::Scalar };
     let pool = POOL.with(Arc::clone);
     let device = Memory::new(if packed { PACKED } else { SPLIT } | mergeable | others);
     device.set_32(COMMON + 24, RING as u32);

@@ -11,7 +11,7 @@ use linerate_core::error::{Error, Result};
 use linerate_core::memory::Pool;
 use linerate_core::packet::Times;
 use linerate_core::port::{
-    Address, Behind, CaptureCounts, Config, Description, Device, Link, Maturity, Opening, PortKind, PortName,
+    Address, CaptureCounts, Config, Description, Device, Link, Maturity, Opening, PortClass, PortKind, PortName,
     PortOption, QueueCounters, Receive, SoftwareDevice, SoftwarePort, TIMESTAMPS, Transmit, Value, Waker,
 };
 
@@ -55,7 +55,7 @@ impl Failure {
 
 /// `pcap:FILE`
 pub static CAPTURE: PortKind = PortKind {
-    about: Description {
+    description: Description {
         options: &[
             PortOption::switch("write", "record into the file; without it, the file is read"),
             PortOption {
@@ -74,10 +74,10 @@ pub static CAPTURE: PortKind = PortKind {
         ],
         feature: "capture",
         example: "pcap:in.pcap",
-        what: "a capture file; pcap:out.pcap?write is written",
+        summary: "a capture file; pcap:out.pcap?write is written",
         page: "capture.md",
         maturity: Maturity::Others,
-        behind: Behind::Capture,
+        class: PortClass::Capture,
         ..Description::new("pcap", Address::File)
     },
     open: &open,
@@ -122,7 +122,7 @@ impl CapturePort {
 
 impl SoftwareDevice for CapturePort {
     const DRIVER: &'static str = "pcap";
-    const BEHIND: Behind = Behind::Capture;
+    const CLASS: PortClass = PortClass::Capture;
     const TIMESTAMPS: bool = true;
 
     fn description(&self) -> String {
@@ -337,7 +337,7 @@ impl Transmit for CaptureTx {
         let slots = batch.len();
         batch.drop_front(slots);
         self.counters.moved_packets(packets, slots, total);
-        self.counters.take_back(unwritten);
+        self.counters.recount_as_dropped(unwritten);
         slots
     }
 }
@@ -348,7 +348,7 @@ impl Drop for CaptureTx {
             && let Err(error) = writer.flush()
         {
             self.failure.note(error);
-            self.counters.take_back(writer.unwritten());
+            self.counters.recount_as_dropped(writer.unwritten());
         }
     }
 }

@@ -21,11 +21,11 @@ pub type Recorded = Wrapped<Recorder>;
 
 /// `recorded:PORT`
 pub static RECORDED: PortKind = PortKind {
-    about: Description {
+    description: Description {
         options: &[PortOption { name: "to", value: Value::Text("FILE"), default: "", help: "the file" }],
         feature: "capture",
         example: "recorded:sim:0?to=a.pcap",
-        what: "any port, whose packets are recorded",
+        summary: "any port, whose packets are recorded",
         page: "capture.md",
         maturity: Maturity::Others,
         ..Description::new("recorded", Address::Port)

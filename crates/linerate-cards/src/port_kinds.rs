@@ -3,8 +3,8 @@
 
 use linerate_core::error::Result;
 use linerate_core::port::{
-    Address, Behind, Config, Description, Device, Form, MTU, Maturity, OFFLOADS, Opening, PortKind, PortOption, QUEUES,
-    RING, VECTORS,
+    Address, Config, Description, Device, Form, MTU, Maturity, OFFLOADS, Opening, PortClass, PortKind, PortOption,
+    QUEUES, RING, VECTORS,
 };
 
 use crate::nic;
@@ -16,14 +16,14 @@ const DRIVER: &[PortOption] = &[QUEUES, RING, MTU, OFFLOADS, VECTORS];
 
 /// A card by its PCI address.
 pub static CARD: PortKind = PortKind {
-    about: Description {
+    description: Description {
         form: Form::Other("PCI addresses", is_address),
         options: DRIVER,
         example: "0000:03:00.0",
-        what: "a card by its PCI address, over vfio or uio",
+        summary: "a card by its PCI address, over vfio or uio",
         page: "cards.md",
         maturity: Maturity::Others,
-        behind: Behind::Card,
+        class: PortClass::Card,
         ..Description::new("pci", Address::Text)
     },
     open: &open,
@@ -55,15 +55,15 @@ fn is_address(text: &str) -> bool {
 
 /// `vfio-user:PATH`
 pub static VFIO_USER: PortKind = PortKind {
-    about: Description {
+    description: Description {
         options: DRIVER,
         feature: "vfio-user",
         example: "vfio-user:/tmp/a",
-        what: "a card that another process serves, as linerate sim does",
+        summary: "a card that another process serves, as linerate sim does",
         page: "model.md",
         no_link: "is the wire of the served card plugged in?",
         maturity: Maturity::Others,
-        behind: Behind::ServedCard,
+        class: PortClass::ServedCard,
         ..Description::new("vfio-user", Address::Socket)
     },
     open: &open_served,

@@ -59,7 +59,7 @@ mod tests {
             (Remedy::Admit, "try: linerate serve --mode 0666, or --group GROUP"),
             (Remedy::JoinUsers, "try: linerate serve --join-users"),
             ("sudo modprobe vfio-pci".into(), "try: sudo modprobe vfio-pci"),
-            (Remedy::Do("close it first".into()), "close it first"),
+            (Remedy::Step("close it first".into()), "close it first"),
         ] {
             let error = Error::new(ErrorKind::Unusable, card(), "it is not free").with_remedy(remedy);
             let hint = with_hint(&error);

@@ -90,7 +90,7 @@ pub const NAMES: [(&str, &str); 2] = [
 pub fn kinds(with_options: bool) -> String {
     let mut text = "Kinds of ports, with examples (quote names with ?, & or { for the shell):\n".to_string();
     for kind in KINDS {
-        text += &format!("  {:27}  {}\n", kind.example, kind.what);
+        text += &format!("  {:27}  {}\n", kind.example, kind.summary);
         for option in kind.options.iter().filter(|_| with_options) {
             let default =
                 if option.default.is_empty() { String::new() } else { format!(" [default: {}]", option.default) };
@@ -131,7 +131,12 @@ mod tests {
                 "wires.md" => "here".to_string(),
                 page => format!("[{page}]({page})"),
             };
-            format!("| {}, as `{name}` | {} | {}{of_port} | {see} |\n", kind.looks(), kind.what, options.join(", "))
+            format!(
+                "| {}, as `{name}` | {} | {}{of_port} | {see} |\n",
+                kind.notation(),
+                kind.summary,
+                options.join(", ")
+            )
         };
         let table: String = KINDS.iter().map(row).collect();
         assert!(page.contains(&table), "the table of docs/wires.md is this:\n{table}");

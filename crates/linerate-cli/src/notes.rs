@@ -2,7 +2,7 @@
 
 use linerate::ErrorKind;
 use linerate::port::{
-    Behind, CaptureCounts, Drops, FRAME_HEADERS, Port, PortName, QueueStatistics, Statistics, switch_and_port,
+    CaptureCounts, Drops, FRAME_HEADERS, Port, PortClass, PortName, QueueStatistics, Statistics, switch_and_port,
 };
 use linerate::share::{Client, folder};
 use linerate::sim82599::Unsent;
@@ -147,8 +147,8 @@ fn note_unsent_by_wires(names: &[PortName], devices: &[Port]) {
 /// Returns why the port behind a wire did not send frames of at most `payload` bytes, with a remedy for each cause.
 fn causes(unsent: &Unsent, wire: &str, payload: usize, is_up: bool) -> String {
     let Unsent { too_long, refused, injected, no_buffer, waiting } = *unsent;
-    let behind = linerate::parse(&wire.replace(';', "&")).map(|wire| wire.behind());
-    let is_on_interface = matches!(behind, Ok(Behind::Packet | Behind::Xdp));
+    let behind = linerate::parse(&wire.replace(';', "&")).map(|wire| wire.class());
+    let is_on_interface = matches!(behind, Ok(PortClass::Packet | PortClass::Xdp));
     let with = |option: String| match wire.contains('?') {
         true => format!("wire={wire};{option}"),
         false => format!("wire={wire}?{option}"),
@@ -159,7 +159,7 @@ fn causes(unsent: &Unsent, wire: &str, payload: usize, is_up: bool) -> String {
     };
     // A TAP interface takes its MTU from the port.
     let interface = if is_on_interface { ", and raise its interface's MTU" } else { "" };
-    let is_there = match is_on_interface || matches!(behind, Ok(Behind::Stack)) {
+    let is_there = match is_on_interface || matches!(behind, Ok(PortClass::Stack)) {
         true => " (is its interface up, and its MTU large enough?)",
         false => "",
     };
@@ -247,9 +247,9 @@ fn note_refused(devices: &[Port], statistics: &[Statistics], may_have_chains: bo
         if let Some(unsent @ 1..) = unsent(device, port, may_have_chains) {
             note(&format!("note: {name}: {unsent} packets were queued but not sent{link}"));
         }
-        let others = match device.info().behind {
-            Behind::Xdp => "packets that the kernel accepted and dropped count as sent",
-            Behind::Server => "packets that are queued for the pipe's other end count as sent",
+        let others = match device.info().class {
+            PortClass::Xdp => "packets that the kernel accepted and dropped count as sent",
+            PortClass::Server => "packets that are queued for the pipe's other end count as sent",
             _ => "",
         };
         if given > 0 && !link.is_empty() && !others.is_empty() {
@@ -288,7 +288,7 @@ fn note_alone(devices: &[Port]) {
     for (n, device) in devices.iter().enumerate() {
         let name = device.name();
         let is_alone = |(at, other): (usize, &Port)| at == n || meets(other) != meets(device);
-        if device.info().behind != Behind::Memory || !devices.iter().enumerate().all(is_alone) {
+        if device.info().class != PortClass::Memory || !devices.iter().enumerate().all(is_alone) {
             continue;
         }
         note(&format!(
@@ -305,7 +305,7 @@ pub fn note_alone_on_switch(device: &Port) {
     let Ok(ports) = client.list() else { return };
     let own = name.split('?').next();
     let is_other = |port: &str| port.split_once(':').is_some_and(|(other, _)| other == switch) && Some(port) != own;
-    if device.info().behind == Behind::Server && !ports.iter().any(|port| is_other(&port.name)) {
+    if device.info().class == PortClass::Server && !ports.iter().any(|port| is_other(&port.name)) {
         note(&format!(
             "note: {name}: no other port is attached to {switch} yet; its packets have no receiver until one is"
         ));

@@ -21,7 +21,7 @@ impl TypedValueParser for PortArg {
     /// For completions only: help hides them, as `linerate ports --help` lists the kinds.
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         let beginnings = KINDS.iter().filter(|kind| matches!(kind.form, Form::Prefix) && !kind.prefix.is_empty());
-        Some(Box::new(beginnings.map(|kind| PossibleValue::new(format!("{}:", kind.prefix)).help(kind.what))))
+        Some(Box::new(beginnings.map(|kind| PossibleValue::new(format!("{}:", kind.prefix)).help(kind.summary))))
     }
 }
 

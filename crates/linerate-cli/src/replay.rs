@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::Args;
 use linerate::capture::Speed;
-use linerate::port::{Behind, PortName};
+use linerate::port::{PortClass, PortName};
 use linerate::traffic::Rate;
 use linerate::{Batch, Error, port};
 use serde_json::{Value, json};
@@ -124,7 +124,7 @@ pub fn run(file: PathBuf, name: &str, how: &How, options: &RunOptions) -> Result
     let device = &mut run.ports.devices[0];
     let (room, info) = (device.pool().region().room(), device.info());
     // A file has no longest frame, but a chain has at most 64 slots.
-    let most = if matches!(info.behind, Behind::Capture | Behind::Nothing) { 64 * room } else { info.max_frame };
+    let most = if matches!(info.class, PortClass::Capture | PortClass::Nothing) { 64 * room } else { info.max_frame };
     let pace = match (how.rate, how.top) {
         (Some(rate), _) => {
             let average = source.lens().map_or(60, |(_, average)| average);

@@ -62,7 +62,7 @@ pub fn run(machine: &Machine) -> Result<ExitCode, Error> {
 /// Parses the name of a port for a machine's card.
 fn card_of(text: &str) -> Result<PortName, Error> {
     let port = linerate::parse(text)?;
-    if !std::ptr::eq(port.kind(), &vhost::KIND.about) {
+    if !std::ptr::eq(port.kind(), &vhost::KIND.description) {
         usage(&format!("'{text}' cannot be the port of a machine: use vhost:PATH"));
     }
     Ok(port)

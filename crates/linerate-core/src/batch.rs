@@ -106,7 +106,7 @@ impl Batch {
     /// Appends up to `count` packets of `len` bytes each, with unspecified contents, and returns their number. Appends
     /// none if `len` exceeds the region's [`room`](crate::memory::Region::room).
     pub fn alloc(&mut self, pool: &Arc<Pool>, count: usize, len: usize) -> usize {
-        self.belongs_to(pool);
+        self.bind_if_empty(pool);
         if len > self.room() {
             return 0;
         }
@@ -188,13 +188,13 @@ impl Batch {
 
     /// As [`is_already_of`](Batch::is_already_of), but first binds an empty batch to `pool`.
     #[inline(always)]
-    pub fn belongs_to(&mut self, pool: &Arc<Pool>) -> bool {
+    pub fn bind_if_empty(&mut self, pool: &Arc<Pool>) -> bool {
         self.is_already_of(pool) || self.adopt(pool)
     }
 
     /// As [`is_already_of`](Batch::is_already_of), but first binds a batch without a pool to `pool`.
     #[inline(always)]
-    pub fn is_of(&mut self, pool: &Arc<Pool>) -> bool {
+    pub fn bind_if_unbound(&mut self, pool: &Arc<Pool>) -> bool {
         match self.pool() {
             Some(own) => Arc::ptr_eq(own, pool),
             None => self.adopt(pool),
@@ -270,7 +270,7 @@ impl Batch {
     }
 
     /// Returns free entries for slots that bring their own buffers: up to the capacity, or one more to complete a
-    /// packet. Report the count written to [`appended`](Batch::appended).
+    /// packet. Report the count written to [`commit`](Batch::commit).
     ///
     /// # Safety
     /// The caller does not read the old entries: their slots have other owners.
@@ -291,7 +291,7 @@ impl Batch {
     /// # Safety
     /// The first `count` entries of `space` contain slots of the batch's pool.
     #[inline(always)]
-    pub unsafe fn appended(&mut self, count: usize, has_chains: bool) {
+    pub unsafe fn commit(&mut self, count: usize, has_chains: bool) {
         self.has_chains |= has_chains;
         self.end += count;
     }
@@ -343,35 +343,35 @@ impl Batch {
 
     /// Moves the beginning of an incomplete packet into `partial`, which must be empty. A batch only delivers complete
     /// packets.
-    pub fn keep_beginning(&mut self, partial: &mut Vec<Slot>) {
+    pub fn take_partial(&mut self, partial: &mut Vec<Slot>) {
         while self.ends_in_chain() {
             partial.extend(self.pop_slot());
         }
         partial.reverse();
     }
 
-    /// Restores the slots that [`keep_beginning`](Batch::keep_beginning) moved out.
+    /// Restores the slots that [`take_partial`](Batch::take_partial) moved out.
     ///
     /// # Safety
     /// The slots and the batch belong to `pool`.
     #[inline(always)]
-    pub unsafe fn resume(&mut self, pool: &Arc<Pool>, partial: &mut Vec<Slot>) {
+    pub unsafe fn restore_partial(&mut self, pool: &Arc<Pool>, partial: &mut Vec<Slot>) {
         for mut slot in partial.drain(..) {
             // SAFETY: as the caller promises. A slot that was not pushed is not used again.
             unsafe {
                 if !self.push_slot(pool, &mut slot) {
-                    self.put(&[slot.buf()]); // unreachable: there is always room for a partial packet
+                    self.recycle(&[slot.buf()]); // unreachable: there is always room for a partial packet
                 }
             }
         }
     }
 
     /// Drops the beginning of an incomplete packet.
-    pub fn drop_beginning(&mut self) {
+    pub fn drop_partial(&mut self) {
         while self.ends_in_chain() {
             let slot = self.pop_slot().map(|slot| slot.buf());
             // SAFETY: the slot was the batch's, and was removed.
-            unsafe { self.put(slot.as_slice()) };
+            unsafe { self.recycle(slot.as_slice()) };
         }
     }
 
@@ -406,7 +406,7 @@ impl Batch {
     ///
     /// # Panics
     /// If there is no such slot.
-    pub fn leave(&mut self, at: usize, offload: crate::offload::Offload) {
+    pub fn set_offload(&mut self, at: usize, offload: crate::offload::Offload) {
         let (slots, view) = self.parts();
         offload.note(&mut slots[at], view);
     }
@@ -437,7 +437,7 @@ impl Batch {
     /// # Safety
     /// The buffers belong to the batch's pool, only the caller owns them, and each is put back once.
     #[inline(always)]
-    pub unsafe fn put(&mut self, bufs: &[u32]) {
+    pub unsafe fn recycle(&mut self, bufs: &[u32]) {
         // SAFETY: as the caller promises.
         unsafe { self.cache.put(bufs) };
     }
@@ -470,12 +470,12 @@ impl Batch {
         let slots = &self.slots[places];
         // For one packet, the setup of the loop below would cost more than it saves.
         if let [slot] = slots
-            && !slot.is_empty_place()
+            && !slot.is_empty_entry()
         {
             // SAFETY: the slot was the batch's, and the caller removes it.
             return unsafe { self.cache.put(&[slot.buf()]) };
         }
-        let empty = slots.iter().filter(|slot| slot.is_empty_place()).count();
+        let empty = slots.iter().filter(|slot| slot.is_empty_entry()).count();
         debug_assert_eq!(empty, 0, "a place without a buffer is freed");
         if empty == 0 {
             // SAFETY: as above.

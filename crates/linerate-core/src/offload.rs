@@ -29,7 +29,7 @@ pub enum Segmentation {
 }
 
 /// The VirtIO feature bits for offloads that a side accepts (VIRTIO 1.2, 5.1.3.1).
-pub struct Taken {
+pub struct AcceptedOffloads {
     /// Checksums.
     pub checksum: u64,
     /// TCP segmentation over IP version 4.
@@ -96,7 +96,7 @@ impl Offload {
     }
 
     /// Returns whether the other side accepts all pending offloads, according to the negotiated features.
-    pub fn is_taken(self, by: &Taken, features: u64) -> bool {
+    pub fn is_accepted(self, by: &AcceptedOffloads, features: u64) -> bool {
         let segmentation = match self.segmentation() {
             Segmentation::None => 0,
             Segmentation::TcpIpv4 => by.tcp_ipv4,
@@ -111,7 +111,7 @@ impl Offload {
 
     /// Returns the start of the checksummed bytes, and the offset of the checksum field; `None` if the field is not
     /// inside the first `len` bytes.
-    pub fn places(self, len: usize) -> Option<(usize, usize)> {
+    pub fn checksum_offsets(self, len: usize) -> Option<(usize, usize)> {
         let start = usize::from(u16::from_le_bytes([self.0[6], self.0[7]]));
         let place = start + usize::from(u16::from_le_bytes([self.0[8], self.0[9]]));
         (place + 2 <= len).then_some((start, place))
@@ -123,7 +123,7 @@ impl Offload {
     pub fn finish(self, slots: &mut [Slot], view: View<'_>) -> bool {
         let Some(first) = slots.first().filter(|_| self.segmentation() == Segmentation::None) else { return false };
         if self.needs_checksum() {
-            let Some((start, place)) = self.places(first.len()) else { return false };
+            let Some((start, place)) = self.checksum_offsets(first.len()) else { return false };
             let parts = slots.iter().enumerate().map(|(index, slot)| {
                 let skipped = if index == 0 { start } else { 0 };
                 &view.bytes(slot)[skipped..]
@@ -138,7 +138,7 @@ impl Offload {
     /// Detects a checksum that a sender has left to a card, in a packet whose offloads are unknown. The checksum field
     /// of TCP or UDP then contains only the sum of the pseudo header. If a valid checksum happens to equal that sum, it
     /// is computed again, with the same result. `packet` begins with the Ethernet header.
-    pub fn left_undone(packet: &[u8]) -> Option<Offload> {
+    pub fn detect_partial_checksum(packet: &[u8]) -> Option<Offload> {
         let word = |at: usize| packet.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| u16::from_be_bytes(*bytes));
         let (kind, network) = match word(12)? {
             0x8100 | 0x88A8 => (word(16)?, 18),
@@ -178,7 +178,7 @@ impl Offload {
         if !self.needs_checksum() {
             return true;
         }
-        let Some((start, place)) = self.places(packet.len()) else { return false };
+        let Some((start, place)) = self.checksum_offsets(packet.len()) else { return false };
         let sum = not_none(checksum([&packet[start..]]));
         packet[place..place + 2].copy_from_slice(&sum);
         true
@@ -378,7 +378,7 @@ pub mod fuzzing {
         let mut moved = todo;
         moved.moved(4);
         moved.set_headers(20);
-        let _ = (moved.segmentation(), moved.is_needed(), moved.places(packet.len()));
+        let _ = (moved.segmentation(), moved.is_needed(), moved.checksum_offsets(packet.len()));
     }
 }
 
@@ -532,14 +532,14 @@ mod tests {
         offload.0[0] = 1;
         offload.0[6..8].copy_from_slice(&301u16.to_le_bytes());
         offload.0[8..10].copy_from_slice(&10u16.to_le_bytes());
-        batch.leave(0, offload);
+        batch.set_offload(0, offload);
         assert_eq!(batch.packets().next().unwrap().offload(), Some(offload));
         assert!(batch.finish_packet(0));
         assert_eq!(batch.packets().next().unwrap().offload(), None);
         let first = (&mut batch).into_iter().next().unwrap();
         assert_eq!(first[311..313], [0x22, 0x0D], "the complement of ddf2");
         offload.0[8..10].copy_from_slice(&200u16.to_le_bytes());
-        batch.leave(0, offload);
+        batch.set_offload(0, offload);
         assert!(!batch.finish_packet(0), "outside the first slot");
     }
 
@@ -559,22 +559,22 @@ mod tests {
         tagged().ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64).tcp(1, 2, 3, 4).write(&mut packets[4], &payload).unwrap();
         let places = [(34, 16, 6), (34, 6, 17), (54, 16, 6), (54, 6, 17), (38, 16, 6)];
         for (mut packet, (transport, offset, protocol)) in packets.into_iter().zip(places) {
-            assert_eq!(Offload::left_undone(&packet), None, "a whole checksum");
+            assert_eq!(Offload::detect_partial_checksum(&packet), None, "a whole checksum");
             let whole = packet.clone();
             let addresses = if transport == 54 { 22..54 } else { transport - 8..transport };
             let len = (packet.len() - transport) as u16;
             let sum = !checksum([&packet[addresses], &[0, protocol], &len.to_be_bytes()]);
             packet[transport + offset..transport + offset + 2].copy_from_slice(&sum.to_be_bytes());
-            let left = Offload::left_undone(&packet).expect("it is found");
+            let left = Offload::detect_partial_checksum(&packet).expect("it is found");
             assert!(left.finish_bytes(&mut packet));
             assert_eq!(packet, whole);
             // Truncated at any offset, the packet is not read beyond its end.
-            (0..packet.len()).for_each(|len| _ = Offload::left_undone(&packet[..len]));
+            (0..packet.len()).for_each(|len| _ = Offload::detect_partial_checksum(&packet[..len]));
             if transport == 34 {
                 let mut fragment = packet.clone();
                 fragment[20] = 0x20;
                 fragment[transport + offset..transport + offset + 2].copy_from_slice(&sum.to_be_bytes());
-                assert_eq!(Offload::left_undone(&fragment), None, "a fragment");
+                assert_eq!(Offload::detect_partial_checksum(&fragment), None, "a fragment");
             }
         }
     }
@@ -616,9 +616,9 @@ mod tests {
 
     #[test]
     fn a_checksum_is_stored_inside_the_packet_or_not_at_all() {
-        assert_eq!(checksum_at(34, 16).places(52), Some((34, 50)));
-        assert_eq!(checksum_at(34, 16).places(51), None);
-        assert_eq!(checksum_at(u16::MAX, u16::MAX).places(LONGEST), None);
+        assert_eq!(checksum_at(34, 16).checksum_offsets(52), Some((34, 50)));
+        assert_eq!(checksum_at(34, 16).checksum_offsets(51), None);
+        assert_eq!(checksum_at(u16::MAX, u16::MAX).checksum_offsets(LONGEST), None);
         let mut bytes = [1; 52];
         assert!(!checksum_at(34, 17).finish_bytes(&mut bytes) && bytes == [1; 52]);
         assert!(!checksum_at(52, 0).finish_bytes(&mut bytes) && bytes == [1; 52]);

@@ -373,7 +373,7 @@ impl Packet<'_> {
         match self.offload() {
             Some(offload) if !offload.finish(self.slots, self.view) => {
                 Err(Error::new(ErrorKind::Unfinished, "", "the packet must be segmented first")
-                    .with_remedy(Remedy::Do("open the port without offloads".into())))
+                    .with_remedy(Remedy::Step("open the port without offloads".into())))
             }
             _ => Ok(()),
         }
@@ -555,13 +555,13 @@ mod tests {
             let pool = pool(SIZE);
             assert!(batch.push(&pool, &[1; 60]));
             // A checksum of the bytes from 34 on, stored at byte 34 + 16.
-            batch.leave(0, Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]));
+            batch.set_offload(0, Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]));
             let mut packet = batch.packets().next().unwrap();
             change(&mut packet).unwrap();
             assert!(packet.offload().is_none());
             assert!(whole(&packet).iter().any(|byte| *byte != 1), "the checksum is there");
             // TCP to be cut into segments of 100 bytes. A change cannot apply to the headers of each segment.
-            batch.leave(0, Offload([0, 1, 54, 0, 100, 0, 0, 0, 0, 0]));
+            batch.set_offload(0, Offload([0, 1, 54, 0, 100, 0, 0, 0, 0, 0]));
             let mut packet = batch.packets().next().unwrap();
             let before = whole(&packet);
             assert!(change(&mut packet).is_err_and(|error| error.kind() == ErrorKind::Unfinished));

@@ -64,16 +64,17 @@ impl<I: Index> Cursor<I> {
 
     /// For the consumer: reads the other side's index, and returns the count of available entries.
     #[inline(always)]
-    pub fn look(&mut self, read: impl FnOnce() -> I) -> I {
+    pub fn refresh_available(&mut self, read: impl FnOnce() -> I) -> I {
         self.other = read();
         self.other.minus(self.own)
     }
 
-    /// As [`look`](Cursor::look), but reads the other side's index only if no entry is known to be available.
+    /// As [`refresh_available`](Cursor::refresh_available), but reads the other side's index only if no entry is known
+    /// to be available.
     #[inline(always)]
     pub fn available(&mut self, read: impl FnOnce() -> I) -> I {
         if self.other == self.own {
-            return self.look(read);
+            return self.refresh_available(read);
         }
         self.other.minus(self.own)
     }
@@ -140,7 +141,7 @@ mod tests {
         assert_eq!(consumer.available(|| 2), 3);
         assert_eq!(consumer.advance(2), 1);
         assert_eq!(consumer.available(|| unreachable!("one is known")), 1);
-        assert_eq!(consumer.look(|| 5), 4);
+        assert_eq!(consumer.refresh_available(|| 5), 4);
         let mut producer = Cursor::new(0u32, 0);
         assert_eq!(producer.free(8, 8, || unreachable!("all are free")), 8);
         producer.advance(6);

@@ -152,7 +152,7 @@ impl Slot {
 
     /// Returns whether this entry has no buffer.
     #[inline(always)]
-    pub const fn is_empty_place(&self) -> bool {
+    pub const fn is_empty_entry(&self) -> bool {
         self.buf == Slot::EMPTY.buf
     }
 

@@ -18,13 +18,13 @@ use super::tap::{TAP, Tap};
 
 /// `netmap:IF^`
 pub static STACK: PortKind = PortKind {
-    about: Description {
+    description: Description {
         form: Form::STACK,
         example: "netmap:eth0^",
-        what: "the kernel's network stack, detached from the interface",
+        summary: "the kernel's network stack, detached from the interface",
         prefix: "netmap",
         address: Address::Text,
-        ..TAP.about
+        ..TAP.description
     },
     open: &open,
 };

@@ -76,7 +76,7 @@ impl Interface {
             .map_err(|error| Error::system("socket(AF_INET)", error))?;
         let index = netdevice::name_to_index(&socket, name).map_err(|_| {
             let why = format!("there is no such interface; there are {}", netdevice_names(&socket).join(", "));
-            Error::new(ErrorKind::NotFound, name, why).with_remedy(Remedy::Do("see: ip link".into()))
+            Error::new(ErrorKind::NotFound, name, why).with_remedy(Remedy::Step("see: ip link".into()))
         })?;
         Ok(Interface { name: name.to_string(), index, socket })
     }

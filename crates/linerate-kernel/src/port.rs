@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use linerate_core::error::Result;
 use linerate_core::port::{
-    Behind, Config, Drops, Link, MacAddress, QueueCounters, Receive, SoftwareDevice, SoftwarePort, Transmit,
+    Config, Drops, Link, MacAddress, PortClass, QueueCounters, Receive, SoftwareDevice, SoftwarePort, Transmit,
 };
 
 use super::interface::Interface;
@@ -16,7 +16,7 @@ pub trait Sockets: Send + Sized {
     /// The driver's name.
     const DRIVER: &'static str;
     /// The category of the port, for [`Info`](linerate_core::port::Info).
-    const BEHIND: Behind;
+    const CLASS: PortClass;
     /// Why the port cannot set receive-side scaling: the party that selects a packet's queue.
     const QUEUE_SELECTOR: &'static str;
     /// Whether a port opened with offloads delivers large packets unsegmented.
@@ -81,7 +81,7 @@ impl<S: Sockets> OnInterface<S> {
 
 impl<S: Sockets> SoftwareDevice for OnInterface<S> {
     const DRIVER: &'static str = S::DRIVER;
-    const BEHIND: Behind = S::BEHIND;
+    const CLASS: PortClass = S::CLASS;
     const QUEUE_SELECTOR: &'static str = S::QUEUE_SELECTOR;
     const OFFLOADS: bool = S::OFFLOADS;
     const TIMESTAMPS: bool = S::TIMESTAMPS;

@@ -15,7 +15,7 @@ use linerate_core::error::{Error, MORE_DESCRIPTORS, Result};
 use linerate_core::memory::Pool;
 use linerate_core::offload::{LONGEST, Offload, Segmentation};
 use linerate_core::port::{
-    self, Address, Behind, Config, Description, Device, FRAME_HEADERS, Link, MTU, MacAddress, Maturity, Opening,
+    self, Address, Config, Description, Device, FRAME_HEADERS, Link, MTU, MacAddress, Maturity, Opening, PortClass,
     PortKind, QUEUES, QueueCounters, RING, Receive, SendFinished, Transmit,
 };
 
@@ -25,14 +25,14 @@ use super::port::{KernelPort, OnInterface, Sockets, Target};
 
 /// `tap:NAME`
 pub static TAP: PortKind = PortKind {
-    about: Description {
+    description: Description {
         options: &[QUEUES, RING, MTU, port::OFFLOADS],
         feature: "kernel",
         example: "tap:t0",
-        what: "an interface of Linux, made for the port",
+        summary: "an interface of Linux, made for the port",
         page: "kernel.md",
         maturity: Maturity::Others,
-        behind: Behind::Stack,
+        class: PortClass::Stack,
         ..Description::new("tap", Address::Interface)
     },
     open: &|opening| Ok(Box::new(Tap::open(opening.name.rest(), opening.config)?)),
@@ -40,13 +40,13 @@ pub static TAP: PortKind = PortKind {
 
 /// `host:` and `host:NAME`
 pub static HOST: PortKind = PortKind {
-    about: Description {
-        has_neighbours_address: true,
+    description: Description {
+        copies_peer_mac: true,
         example: "host:",
-        what: "Linux's stack, as the other side of a card",
+        summary: "Linux's stack, as the other side of a card",
         address: Address::Text,
         prefix: "host",
-        ..TAP.about
+        ..TAP.description
     },
     open: &open_host,
 };
@@ -285,7 +285,7 @@ impl SendFinished for TapTx {
 
 impl Sockets for Tap {
     const DRIVER: &'static str = "tap";
-    const BEHIND: Behind = Behind::Stack;
+    const CLASS: PortClass = PortClass::Stack;
     const QUEUE_SELECTOR: &'static str = "Linux selects the queue: a flow arrives at the queue that last sent it";
     const OFFLOADS: bool = true;
 

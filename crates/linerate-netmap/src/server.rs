@@ -148,7 +148,7 @@ pub fn start() -> Result<()> {
 
 fn failed(why: &str) -> Error {
     Error::new(ErrorKind::NotServed, "", format!("no server of ports could be started: {why}"))
-        .with_remedy(Remedy::Do("to start one: linerate serve".into()))
+        .with_remedy(Remedy::Step("to start one: linerate serve".into()))
 }
 
 /// A program to execute.

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use libc::{epoll_event, pollfd, sigset_t};
-use linerate::port::Patience;
+use linerate::port::YieldWait;
 use linerate_preload::{call, cancellation_point, errno, fail, guarded, keeping_errno, memory, report};
 
 use crate::descriptor::{Bound, gone};
@@ -185,7 +185,7 @@ const SHORT: Duration = Duration::from_micros(100);
 
 /// A thread's state of polling before it sleeps.
 struct Waiting {
-    patience: Patience,
+    patience: YieldWait,
     /// Polling is worthwhile: the last sleep was short, or the last polling succeeded.
     is_worth_it: bool,
     slept_at: Option<Instant>,
@@ -193,7 +193,7 @@ struct Waiting {
 
 thread_local! {
     static WAITING: RefCell<Waiting> =
-        const { RefCell::new(Waiting { patience: Patience::new(SHORT), is_worth_it: false, slept_at: None }) };
+        const { RefCell::new(Waiting { patience: YieldWait::new(SHORT), is_worth_it: false, slept_at: None }) };
 }
 
 /// Accesses this thread's polling state. Returns `None` in a signal handler that has interrupted another access, and

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use linerate::port::{Behind, Drops, FRAME_HEADERS, Port, TxQueue};
+use linerate::port::{Drops, FRAME_HEADERS, Port, PortClass, TxQueue};
 use linerate::{Batch, Error, Options};
 use rustix::fs::{FlockOperation, MemfdFlags, fcntl_lock, memfd_create};
 
@@ -31,11 +31,11 @@ pub enum InChild {
 
 impl InChild {
     pub fn of(port: &Port) -> InChild {
-        match port.info().behind {
-            Behind::Packet => InChild::Again,
-            Behind::Server | Behind::Xdp => InChild::TakenOver,
-            Behind::Stack => InChild::Same,
-            Behind::Capture if linerate::parse(port.name()).is_ok_and(|name| name.is_capture_to_read()) => {
+        match port.info().class {
+            PortClass::Packet => InChild::Again,
+            PortClass::Server | PortClass::Xdp => InChild::TakenOver,
+            PortClass::Stack => InChild::Same,
+            PortClass::Capture if linerate::parse(port.name()).is_ok_and(|name| name.is_capture_to_read()) => {
                 InChild::Same
             }
             _ => InChild::Nothing,

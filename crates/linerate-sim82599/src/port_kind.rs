@@ -7,7 +7,7 @@ use linerate_cards::nic::ixgbe::Ixgbe;
 use linerate_core::error::{Error, Result};
 use linerate_core::memory::{Pool, Region, RegionOptions};
 use linerate_core::port::{
-    Address, Behind, Config, Description, Device, MTU, OFFLOADS, Opening, Port, PortKind, PortOption, QUEUES, RING,
+    Address, Config, Description, Device, MTU, OFFLOADS, Opening, Port, PortClass, PortKind, PortOption, QUEUES, RING,
     VECTORS, Value,
 };
 
@@ -21,7 +21,7 @@ const INTEL: u16 = 0x8086;
 
 /// `sim:NAME`
 pub static SIM: PortKind = PortKind {
-    about: Description {
+    description: Description {
         options: &[
             QUEUES,
             RING,
@@ -74,9 +74,9 @@ pub static SIM: PortKind = PortKind {
         ],
         feature: "model",
         example: "sim:0",
-        what: "a model of the 82599 in this process; its wire sends and checks frames",
+        summary: "a model of the 82599 in this process; its wire sends and checks frames",
         page: "model.md",
-        behind: Behind::Model,
+        class: PortClass::Model,
         ..Description::new("sim", Address::Checked(check_name))
     },
     open: &open,
@@ -93,7 +93,7 @@ fn check_name(name: &str) -> std::result::Result<(), &'static str> {
 fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     let (name, config) = (opening.name, opening.config.clone());
     Ixgbe::<CardBar>::check(&config)?;
-    let (card, runner) = open_named(name, &|wire| opening.open_apart(wire, wire_pool()?).map(Port::of))?;
+    let (card, runner) = open_named(name, &|wire| opening.open_isolated(wire, wire_pool()?).map(Port::of))?;
     let (what, _) = nic::require_driver(name.short(), INTEL, card.kind().device())?;
     let config = Config { description: format!("{what}, a model inside this process"), ..config };
     Ok(Box::new(drive(&card, card.claim_alone(runner), config)?))
@@ -116,5 +116,5 @@ pub fn drive_model(card: &Arc<Card>, runner: Option<Arc<Runner>>, config: Config
 
 fn drive(card: &Arc<Card>, bar: Option<CardBar>, config: Config) -> Result<Ixgbe<CardBar>> {
     let bar = bar.ok_or_else(|| Error::port_in_use(&config.name))?;
-    Ixgbe::open(bar, card.bus(), Config { device: card.kind().device(), behind: Behind::Model, ..config })
+    Ixgbe::open(bar, card.bus(), Config { device: card.kind().device(), class: PortClass::Model, ..config })
 }

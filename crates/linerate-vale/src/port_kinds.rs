@@ -2,7 +2,7 @@
 
 use linerate_core::error::Result;
 use linerate_core::port::{
-    Address, Behind, Description, Device, Form, MTU, Maturity, OFFLOADS, Opening, PortKind, QUEUES, RING, TIMESTAMPS,
+    Address, Description, Device, Form, MTU, Maturity, OFFLOADS, Opening, PortClass, PortKind, QUEUES, RING, TIMESTAMPS,
 };
 use linerate_kernel::XDP;
 
@@ -12,15 +12,15 @@ use crate::share::{self, ClusterRequest, OpenRequest, RingCounts, ServedPort};
 
 /// `X{N` and `X}N`
 pub static PIPE: PortKind = PortKind {
-    about: Description {
+    description: Description {
         form: Form::PIPE,
         options: &[QUEUES, RING, MTU, OFFLOADS],
         feature: "netmap",
         example: "X{1",
-        what: "an end of a pipe; X}1 is the other",
+        summary: "an end of a pipe; X}1 is the other",
         page: "netmap.md",
         no_link: "is the pipe's other end open?",
-        behind: Behind::Memory,
+        class: PortClass::Memory,
         may_be_served: true,
         ..Description::new("pipe", Address::Checked(check_pipe))
     },
@@ -48,16 +48,16 @@ fn open_pipe(opening: Opening<'_>) -> Result<Box<dyn Device>> {
 
 /// `valeS:P`
 pub static VALE: PortKind = PortKind {
-    about: Description {
+    description: Description {
         form: Form::VALE,
         options: DELIVERED,
         example: "vale0:a",
-        what: "a port of a switch (netmap's VALE)",
+        summary: "a port of a switch (netmap's VALE)",
         address: Address::Text,
         maturity: Maturity::Others,
-        hands_out: true,
+        distributes: true,
         prefix: "vale",
-        ..PIPE.about
+        ..PIPE.description
     },
     open: &open_vale,
 };
@@ -80,17 +80,17 @@ fn open_vale(opening: Opening<'_>) -> Result<Box<dyn Device>> {
 
 /// `netmap:IF` and `netmap:IF-Q`
 pub static NETMAP: PortKind = PortKind {
-    about: Description {
+    description: Description {
         example: "netmap:eth0",
-        what: "an interface under netmap's name",
+        summary: "an interface under netmap's name",
         page: "netmap.md",
         form: Form::NETMAP,
         address: Address::Checked(check_interface),
         prefix: "netmap",
         feature: "netmap",
         may_be_served: true,
-        hands_out: true,
-        ..XDP.about
+        distributes: true,
+        ..XDP.description
     },
     open: &open_netmap,
 };
@@ -119,15 +119,15 @@ fn open_netmap(opening: Opening<'_>) -> Result<Box<dyn Device>> {
 
 /// `X+r`, `X+t` and `X+rt`
 pub static MONITOR: PortKind = PortKind {
-    about: Description {
+    description: Description {
         form: Form::Monitor,
         options: DELIVERED,
         example: "vale0:a+rt",
-        what: "a monitor: copies of what another port receives and sends",
+        summary: "a monitor: copies of what another port receives and sends",
         address: Address::Text,
         may_be_served: false,
         prefix: "monitor",
-        ..PIPE.about
+        ..PIPE.description
     },
     open: &open_monitor,
 };

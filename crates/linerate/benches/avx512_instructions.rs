@@ -24,7 +24,7 @@ const COUNTED: [(&str, usize, u64); 5] =
     [("ixgbe", 1, 112_902), ("ixgbe", 32, 8_936), ("pages", 32, 9_415), ("split", 32, 12_343), ("packed", 32, 12_065)];
 
 fn main() {
-    if !Vectors::Avx512.is_there() {
+    if !Vectors::Avx512.is_supported() {
         return println!("this processor has no AVX-512: nothing is measured");
     }
     let arguments: Vec<String> = std::env::args().skip_while(|argument| argument != "stepped").collect();

@@ -36,7 +36,7 @@ const ROUNDS: usize = 3000;
 fn main() {
     let overhead = (0..10_000).map(|_| (stamp(), stamp())).map(|(a, b)| b - a).min().unwrap_or(0) as f64;
     let paths = [("scalar", Vectors::Scalar), ("avx2", Vectors::Avx2), ("avx512", Vectors::Avx512)];
-    let there = paths.into_iter().filter(|(_, path)| path.is_there());
+    let there = paths.into_iter().filter(|(_, path)| path.is_supported());
     there.clone().for_each(|path| [1, 32].into_iter().for_each(|room| singly(path, room)));
     for path in there.clone() {
         for (card, writes) in [("near", Writes::Packets), ("far", Writes::Packets), ("memory", Writes::Memory)] {

@@ -33,7 +33,7 @@ fn waiting_in_pages(vectors: Vectors, batch_size: usize) -> (Fake, Batch) {
 }
 
 fn waiting_in(page: Option<usize>, vectors: Vectors, batch_size: usize) -> (Fake, Batch) {
-    assert!(vectors.is_there(), "this processor has no {vectors:?}");
+    assert!(vectors.is_supported(), "this processor has no {vectors:?}");
     let mut fake = Fake::seeing(vectors, &RegionOptions::default(), page);
     let mut batch = Batch::with_capacity(batch_size);
     for _ in 0..3 {

@@ -22,7 +22,7 @@ const BUFFERS: usize = RING + ROUND;
 
 fn main() {
     let paths = [("scalar", Vectors::Scalar), ("avx2", Vectors::Avx2), ("avx512", Vectors::Avx512)];
-    for (path, vectors) in paths.into_iter().filter(|(_, path)| path.is_there()) {
+    for (path, vectors) in paths.into_iter().filter(|(_, path)| path.is_supported()) {
         for (ring, features) in [("split", SPLIT | MERGEABLE), ("packed", PACKED | MERGEABLE)] {
             for batch_size in [1, 8, 16, 32, 64, 256] {
                 let total = cost(&mut Card::new(vectors, features), ROUND / batch_size, {

@@ -7,7 +7,7 @@ use linerate_core::error::{Error, Result};
 use linerate_core::offload::LONGEST;
 use linerate_core::port::{
     Config, DEFAULT_FRAME, FRAME_HEADERS, MAX_QUEUES, MTU, OFFLOADS, PortKind, PortName, PortOption, QUEUES, RING,
-    SHORTEST_MAX_FRAME, Settings, TIMESTAMPS, Take, VECTORS, Value, Vectors,
+    SHORTEST_MAX_FRAME, Settings, TIMESTAMPS, TakeFromKernel, VECTORS, Value, Vectors,
 };
 
 use crate::memory::Pool;
@@ -46,7 +46,7 @@ pub struct Options {
     /// [serves](crate::share) them.
     pub local: bool,
     /// Takes a card that the kernel uses, and returns it on close; `None`: such a card is an error.
-    pub take: Option<Take>,
+    pub take: Option<TakeFromKernel>,
     /// Kinds of ports that the program defines: see [`with_port_kind`](Options::with_port_kind).
     pub kinds: Vec<&'static PortKind>,
 }

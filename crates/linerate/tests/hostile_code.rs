@@ -181,7 +181,7 @@ fn a_transmit_ring_survives_a_queue_that_replaces_its_batch() {
 
 /// A program's own port, whose queues put packets of other regions into the batch lent to them.
 static FOREIGN: PortKind = PortKind {
-    about: Description::new("foreign", Address::Text),
+    description: Description::new("foreign", Address::Text),
     open: &|opening| {
         let (others, replaces) = OTHERS.lock().unwrap_or_else(PoisonError::into_inner).take().expect("a test sets it");
         Ok(Box::new(Foreign { pool: opening.config.pool().clone(), others, replaces }))

@@ -115,7 +115,7 @@ fn no_poll_works_with_a_value_that_was_taken_away() {
         let handover = Arc::new(Handover::new(value(1)));
         let shared = handover.clone();
         let queue = thread::spawn(move || {
-            let (mut seen, mut taken) = (Seen::NOTHING, None::<Arc<Value>>);
+            let (mut seen, mut taken) = (Seen::NONE, None::<Arc<Value>>);
             for _ in 0..2 {
                 if shared.enter(seen) {
                     taken = Some(shared.take(&mut seen, |value| value.clone()));
@@ -126,7 +126,7 @@ fn no_poll_works_with_a_value_that_was_taken_away() {
             (seen, taken)
         });
         let old = handover.change(|current| std::mem::replace(current, value(2)));
-        assert!(handover.wait_until_left(|| {
+        assert!(handover.wait_until_idle(|| {
             thread::yield_now();
             true
         }));

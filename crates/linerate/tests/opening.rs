@@ -16,15 +16,15 @@ const BUFFERS: usize = 2048;
 fn each_name_fits_one_kind() {
     for kind in linerate::KINDS {
         let name = linerate::parse(kind.example).unwrap();
-        assert!(std::ptr::eq(name.kind(), &kind.about), "{}", kind.example);
-        let others = linerate::KINDS.iter().rev().map(|kind| &kind.about).collect::<Vec<_>>();
+        assert!(std::ptr::eq(name.kind(), &kind.description), "{}", kind.example);
+        let others = linerate::KINDS.iter().rev().map(|kind| &kind.description).collect::<Vec<_>>();
         let reversed = PortName::parse_among(kind.example, &others).unwrap();
-        assert!(std::ptr::eq(reversed.kind(), &kind.about), "{}", kind.example);
+        assert!(std::ptr::eq(reversed.kind(), &kind.description), "{}", kind.example);
         if name.monitored().is_some() {
             continue; // A monitor of a wrapped port is not a wrapper around a monitor.
         }
         let inside = linerate::parse(&format!("recorded:{}", kind.example)).unwrap();
-        assert_eq!((inside.kind().prefix, inside.behind()), ("recorded", name.behind()), "{}", kind.example);
+        assert_eq!((inside.kind().prefix, inside.class()), ("recorded", name.class()), "{}", kind.example);
     }
 }
 

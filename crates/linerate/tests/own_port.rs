@@ -51,7 +51,7 @@ fn pass(from: &mut Batch, to: &mut Batch) -> usize {
 }
 
 static LOOP: PortKind =
-    PortKind { about: Description { options: &[MTU], ..Description::new("loop", Address::Text) }, open: &open };
+    PortKind { description: Description { options: &[MTU], ..Description::new("loop", Address::Text) }, open: &open };
 
 fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     let config = opening.config;

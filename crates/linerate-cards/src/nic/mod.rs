@@ -110,7 +110,7 @@ fn check_bus(
 ) -> Result<()> {
     if bus.is_being_removed() {
         return Err(Error::new(ErrorKind::Gone, port, "the card is being unplugged: the system wants it back")
-            .with_remedy(Remedy::Do("the port is closed; open it again when it is back".into())));
+            .with_remedy(Remedy::Step("the port is closed; open it again when it is back".into())));
     }
     let Some(Fault { address, write }) = bus.fault() else { return Ok(()) };
     let queue = match queue_of(address) {
@@ -121,7 +121,7 @@ fn check_bus(
     let why =
         format!("the IOMMU stopped the card from {access} address {address:#x}, where nothing is mapped; {queue}");
     Err(Error::new(ErrorKind::BadDevice, port, why)
-        .with_remedy(Remedy::Do("this is a bug of a driver or a fault of the card; no memory was touched".into())))
+        .with_remedy(Remedy::Step("this is a bug of a driver or a fault of the card; no memory was touched".into())))
 }
 
 /// Returns the description and driver of the card `card`.

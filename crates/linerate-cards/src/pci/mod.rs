@@ -30,7 +30,7 @@ pub use bus::{Bus, PciDevice};
 pub use fault::Fault;
 use linerate_core::error::Result;
 pub use linerate_core::event::Interrupt;
-use linerate_core::port::Take;
+use linerate_core::port::TakeFromKernel;
 pub use port_io::IoPorts;
 pub use sysfs::{NetworkCard, network_cards};
 
@@ -41,9 +41,9 @@ pub use sysfs::{NetworkCard, network_cards};
 ///
 /// # Errors
 /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable), with the reason and a remedy.
-pub fn open(card: &NetworkCard, wanted: Option<Take>) -> Result<(Arc<dyn PciDevice>, &'static str)> {
+pub fn open(card: &NetworkCard, wanted: Option<TakeFromKernel>) -> Result<(Arc<dyn PciDevice>, &'static str)> {
     let claim = match wanted {
-        Some(Take { access, force }) => bind::claim(card, access, force)?,
+        Some(TakeFromKernel { access, force }) => bind::claim(card, access, force)?,
         None => None,
     };
     let card = NetworkCard::find(&card.address)?;

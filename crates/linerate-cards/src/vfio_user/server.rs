@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use linerate_core::error::{Error, Result};
 use linerate_core::event::Interrupt;
 use linerate_core::memory::{MOST_PEER_BYTES, Mapping};
-use linerate_core::unix_socket::{AGAIN, FirstMessage, Lobby, MOST_DESCRIPTORS, SocketFile, listen};
+use linerate_core::unix_socket::{FirstMessage, Lobby, MOST_DESCRIPTORS, RETRY_INTERVAL, SocketFile, listen};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use vfio_bindings::bindings::vfio::*;
@@ -171,7 +171,7 @@ impl Service {
                 PollFd::new(listener, listening),
                 PollFd::new(client.socket(), PollFlags::IN),
             ];
-            let again = (!accepts).then_some(&AGAIN);
+            let again = (!accepts).then_some(&RETRY_INTERVAL);
             if poll(&mut events, again).is_err() {
                 continue; // a signal
             }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-use linerate::port::{Behind, Port, TxQueue};
+use linerate::port::{Port, PortClass, TxQueue};
 use linerate::{Batch, Error};
 
 use crate::run::send;
@@ -50,7 +50,7 @@ impl Exit {
     pub fn of(port: &mut Port, queues: u16, drops: bool) -> Result<std::vec::IntoIter<Exit>, Error> {
         let name = Name { name: port.name().to_string(), waits: Once::new(), dropped: Once::new() };
         // A virtual machine may have fewer processors than its port has queues, and use only some of them.
-        let may_use_fewer = queues > 1 && port.info().behind == Behind::Peer;
+        let may_use_fewer = queues > 1 && port.info().class == PortClass::Peer;
         let queues = (0..queues).map(|queue| port.tx(queue)).collect::<Result<Vec<_>, Error>>()?;
         let queues: Vec<Queues> = if may_use_fewer {
             let all: Arc<[_]> = queues.into_iter().map(Mutex::new).collect();

@@ -90,7 +90,7 @@ fn look_at(device: &Port, name: &PortName) -> String {
         None if matches!(name.kind().address, Address::Socket) && !Path::new(name.rest()).exists() => {
             format!("there is no socket {}: is its server running?", name.rest())
         }
-        None if std::ptr::eq(name.kind(), &linerate::vhost::KIND.about) => {
+        None if std::ptr::eq(name.kind(), &linerate::vhost::KIND.description) => {
             format!("{} see: linerate vm {}", name.kind().no_link, device.name())
         }
         None => name.kind().no_link.to_string(),

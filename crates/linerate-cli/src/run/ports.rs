@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use linerate::kernel::Interface;
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
-use linerate::port::{Access, Behind, FRAME_HEADERS, Port, PortName, QueueStatistics, Statistics, Take};
+use linerate::port::{Access, FRAME_HEADERS, Port, PortClass, PortName, QueueStatistics, Statistics, TakeFromKernel};
 use linerate::sim82599::Card;
 use linerate::traffic::Report;
 use linerate::{Error, ErrorKind, Options};
@@ -59,7 +59,7 @@ impl Ports {
         }
         for (device, _) in devices.iter().zip(&parsed).filter(|(_, name)| name.is_xdp()) {
             let info = device.info();
-            if info.behind == Behind::Packet {
+            if info.class == PortClass::Packet {
                 note(&format!("note: {} falls back to packet sockets: {}", device.name(), info.description));
             }
         }
@@ -69,7 +69,7 @@ impl Ports {
 
     /// Returns whether one of the ports is served by another process.
     pub fn are_served(&self) -> bool {
-        self.devices.iter().any(|device| device.info().behind == Behind::Server)
+        self.devices.iter().any(|device| device.info().class == PortClass::Server)
     }
 
     /// Returns the number of queues of each port; a port's own option has priority over `--queues`.
@@ -168,7 +168,7 @@ impl Ports {
     /// Returns whether reading or writing has failed for a port that is a capture file.
     pub fn has_failed(&self) -> bool {
         let is_broken = |device: &Port| device.link().is_err_and(|error| is_of_file(&error));
-        self.devices.iter().any(|device| device.info().behind == Behind::Capture && is_broken(device))
+        self.devices.iter().any(|device| device.info().class == PortClass::Capture && is_broken(device))
     }
 
     /// Prints the failures of capture files of ports and their wires. Returns whether there are any.
@@ -207,7 +207,7 @@ fn pool(names: &[PortName], options: &RunOptions) -> Result<Arc<Pool>, Error> {
     let memory = RegionOptions { buffers, buffer_size, pages: options.pages.into(), numa_node: options.numa };
     let pool = Pool::new(Region::new(&memory)?);
     static NOTED: AtomicBool = AtomicBool::new(false);
-    let is_card = |name: &PortName| name.behind() == Behind::Card;
+    let is_card = |name: &PortName| name.class() == PortClass::Card;
     let is_ordinary = pool.region().pages() == PageSize::Ordinary;
     if is_ordinary && names.iter().any(is_card) && !NOTED.swap(true, Ordering::Relaxed) {
         let needed = (buffers * buffer_size).div_ceil(PageSize::Huge2M.bytes()) + names.len();
@@ -235,7 +235,7 @@ fn port_options(names: &[PortName], options: &RunOptions, pool: Arc<Pool>) -> Op
             _ => Some(Duration::from_micros(options.throttle.into())),
         },
         timestamps: options.timestamps,
-        take: options.bind.then_some(Take { access: Access::Either, force: options.force }),
+        take: options.bind.then_some(TakeFromKernel { access: Access::Either, force: options.force }),
         ..Options::default().with_queues(options.queues)
     }
 }

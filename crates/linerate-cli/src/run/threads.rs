@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use linerate::Error;
-use linerate::port::{Patience, Port};
+use linerate::port::{Port, YieldWait};
 
 use super::{LOOK, Mode, Ports};
 use crate::line_rate::model;
@@ -108,7 +108,7 @@ struct Thread {
 impl Thread {
     /// Runs until it is stopped.
     fn run(mut self) {
-        let (mut before, mut patience) = (cycles(), Patience::new(PATIENCE));
+        let (mut before, mut patience) = (cycles(), YieldWait::new(PATIENCE));
         while !self.stop.load(Ordering::Relaxed) {
             if self.paused.load(Ordering::Relaxed) {
                 std::thread::sleep(LOOK);

@@ -13,7 +13,7 @@ use crate::slot::{HEADROOM, Slot};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copied {
     /// The packet was copied.
-    Whole,
+    Done,
     /// No buffer is free.
     NoBuffer,
     /// The packet is too long, or its pending offloads cannot be done.
@@ -26,7 +26,7 @@ impl Batch {
     /// Returns the bits of the remaining packets.
     ///
     /// # Safety
-    /// The batch [is of](Batch::is_of) `pool`, and the packets belong to the region of `theirs`.
+    /// The batch [is bound](Batch::bind_if_unbound) to `pool`, and the packets belong to the region of `theirs`.
     #[inline(always)]
     pub unsafe fn copy_short<'a>(
         &mut self,
@@ -65,7 +65,7 @@ impl Batch {
     /// # Safety
     /// The packet's slots belong to the pool `theirs`.
     #[cold]
-    pub unsafe fn copy_careful(
+    pub unsafe fn copy_any(
         &mut self,
         pool: &Arc<Pool>,
         packet: &[Slot],
@@ -78,7 +78,7 @@ impl Batch {
         let view = unsafe { theirs.region().view() };
         let left = packet.first().and_then(|first| Offload::of(first, view));
         let parts = packet.iter().map(|slot| view.bytes(slot));
-        let appended = |done: bool| if done { Copied::Whole } else { Copied::NoBuffer };
+        let appended = |done: bool| if done { Copied::Done } else { Copied::NoBuffer };
         match left {
             Some(left) if offloads && len <= LONGEST => appended(self.push_parts(pool, len, parts, Some(left))),
             Some(left) if left.segmentation() != Segmentation::None => {
@@ -91,7 +91,7 @@ impl Batch {
                 if is_cut && fits { appended(done) } else { Copied::TooLong }
             }
             left if len <= longest => match self.push_parts(pool, len, parts, left) {
-                true if self.finish_last() => Copied::Whole,
+                true if self.finish_last() => Copied::Done,
                 // The checksum's offset is outside the packet, so the copy stays as it is.
                 pushed => appended(pushed),
             },
@@ -178,7 +178,7 @@ impl Batch {
         if self.len() >= self.capacity() {
             return false;
         }
-        self.belongs_to(pool);
+        self.bind_if_empty(pool);
         let room = self.room();
         let count = if len <= room { 1 } else { len.div_ceil(room) };
         if count > MAX_CHAIN {
@@ -220,7 +220,7 @@ impl Batch {
         longest: usize,
         mut fill: impl FnMut(&mut [u8]) -> Option<(usize, bool)>,
     ) -> usize {
-        if !self.is_of(pool) {
+        if !self.bind_if_unbound(pool) {
             return 0;
         }
         let longest = longest.min(pool.region().room());
@@ -274,7 +274,7 @@ impl Batch {
     ) -> (usize, usize) {
         let (mut taken, mut dropped) = (0, 0);
         loop {
-            self.is_of(pool);
+            self.bind_if_unbound(pool);
             send(self);
             if !self.is_empty() {
                 break;

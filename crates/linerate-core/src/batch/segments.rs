@@ -9,7 +9,7 @@ use crate::offload::{Headers, Offload, Segmentation};
 use crate::slot::{HEADROOM, Slot};
 
 /// The most segments to cut off per call. The device can return their buffers before the next call.
-const AT_ONCE: usize = 16;
+const MAX_PER_CALL: usize = 16;
 
 /// The packet that was segmented last, for the port's monitors.
 #[derive(Clone, Copy)]
@@ -37,7 +37,7 @@ impl Batch {
         let len = packet.iter().map(Slot::len).sum();
         let Some(headers) = Headers::of(view.bytes(&packet[0]), len, left) else { return false };
         let mut place = at;
-        for _ in 0..AT_ONCE {
+        for _ in 0..MAX_PER_CALL {
             match self.cut_off(place, &headers, view) {
                 ControlFlow::Continue(slots) => place += slots,
                 ControlFlow::Break(true) => return true,
@@ -102,7 +102,7 @@ impl Batch {
         for part in bytes.chunks(room) {
             let Some(buf) = self.take_buffer() else {
                 // SAFETY: the buffers were taken from the cache, and their slots are dropped.
-                slots.iter().for_each(|slot: &Slot| unsafe { self.put(&[slot.buf()]) });
+                slots.iter().for_each(|slot: &Slot| unsafe { self.recycle(&[slot.buf()]) });
                 return ControlFlow::Break(false);
             };
             // SAFETY: the buffer was taken for this slot, and has `room` bytes after the headroom.
@@ -130,7 +130,7 @@ impl Batch {
             }
         }
         // SAFETY: the slots of these buffers were the batch's, and were removed.
-        unsafe { self.put(&freed) };
+        unsafe { self.recycle(&freed) };
         self.replace(at, count, slots);
         match &mut self.segmented {
             Some(last) if last.rest == buffer => last.segments += 1,
@@ -331,8 +331,8 @@ mod tests {
         assert!(batch.finish_packet(1));
         assert_eq!(batch.slots()[0].buf(), buffers[0]);
         let Segmented { rest, segments: count } = batch.take_segmented().unwrap();
-        assert_eq!((rest, count), (buffers[1], AT_ONCE));
-        assert_eq!(batch.slots()[1 + AT_ONCE].buf(), rest);
+        assert_eq!((rest, count), (buffers[1], MAX_PER_CALL));
+        assert_eq!(batch.slots()[1 + MAX_PER_CALL].buf(), rest);
         let expected = [vec![vec![1; 60]], segments(&bytes, left)].concat();
         assert_eq!(take_all(&mut batch, 5), expected);
     }

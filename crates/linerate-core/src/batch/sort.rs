@@ -17,7 +17,7 @@ impl Batch {
     /// frees them instead. Returns the count of packets freed.
     pub fn split(&mut self, rest: &mut Batch, keep: impl FnMut(&[u8]) -> bool) -> usize {
         let Some(pool) = self.pool().cloned() else { return 0 };
-        let is_of_pool = rest.belongs_to(&pool);
+        let is_of_pool = rest.bind_if_empty(&pool);
         let (mut fits, mut freed) = (true, 0);
         self.sort(keep, |cache, mut slot, begins| {
             if begins {

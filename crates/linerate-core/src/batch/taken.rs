@@ -72,7 +72,7 @@ impl Batch {
     #[inline]
     pub fn push_packet<'a>(&mut self, packet: Taken<'a>) -> std::result::Result<(), Taken<'a>> {
         let count = packet.slots;
-        let is_of_pool = packet.batch.pool().is_some_and(|pool| self.belongs_to(pool));
+        let is_of_pool = packet.batch.pool().is_some_and(|pool| self.bind_if_empty(pool));
         if self.len() >= self.capacity() || !is_of_pool {
             return if is_of_pool { Err(packet) } else { self.push_from_other_region(packet) };
         }

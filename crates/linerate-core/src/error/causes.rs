@@ -32,19 +32,19 @@ impl Error {
     pub fn not_built(port: impl Into<String>, feature: &str) -> Error {
         let why = format!("it needs the cargo feature '{feature}', which this build of linerate lacks");
         Error::new(ErrorKind::NotBuilt, port, why)
-            .with_remedy(Remedy::Do(format!("build with it: cargo add linerate --features {feature}").into()))
+            .with_remedy(Remedy::Step(format!("build with it: cargo add linerate --features {feature}").into()))
     }
 
     /// Returns the error for a port that is already open.
     pub fn port_in_use(port: impl Into<String>) -> Error {
         Error::new(ErrorKind::InUse, port, "the port is open already")
-            .with_remedy(Remedy::Do("close it first, or choose another name".into()))
+            .with_remedy(Remedy::Step("close it first, or choose another name".into()))
     }
 
     /// Returns the error for an invalid ring size.
     pub fn ring_size(size: usize) -> Error {
         let why = format!("a ring of {size} descriptors is not possible: it must be a power of two from 64 to 4096");
-        Error::new(ErrorKind::BadOption, "", why).with_remedy(Remedy::Do("512 descriptors are usual".into()))
+        Error::new(ErrorKind::BadOption, "", why).with_remedy(Remedy::Step("512 descriptors are usual".into()))
     }
 
     /// Returns the error for more queues than a port can have. `direction` is "receive" or "transmit".
@@ -55,7 +55,7 @@ impl Error {
         most: impl std::fmt::Display,
     ) -> Error {
         let why = format!("{queues} {direction} queues are not possible: it has at most {most}");
-        Error::new(ErrorKind::BadOption, port, why).with_remedy(Remedy::Do("open it with fewer".into()))
+        Error::new(ErrorKind::BadOption, port, why).with_remedy(Remedy::Step("open it with fewer".into()))
     }
 
     /// Returns the error for a queue number that is too large for the port's count of queues.
@@ -63,7 +63,7 @@ impl Error {
         let port = port.into();
         let remedy = format!("open it with more, for example '{port}?queues={}'", u32::from(queue) + 1);
         let why = format!("it has no {direction} queue {queue}: it was opened with {queues}");
-        Error::new(ErrorKind::NotFound, port, why).with_remedy(Remedy::Do(remedy.into()))
+        Error::new(ErrorKind::NotFound, port, why).with_remedy(Remedy::Step(remedy.into()))
     }
 
     /// Returns the error for a queue that already has an owner. `direction` is "receive" or "transmit".
@@ -75,7 +75,7 @@ impl Error {
     /// Returns the error for resetting a port while queues have owners.
     pub fn queues_in_use(port: impl Into<String>, queues: usize) -> Error {
         Error::new(ErrorKind::InUse, port, format!("{queues} of its queues are still in use"))
-            .with_remedy(Remedy::Do("drop them first, then reset the port".into()))
+            .with_remedy(Remedy::Step("drop them first, then reset the port".into()))
     }
 
     /// Returns the error for an operation that a port does not support.
@@ -87,7 +87,7 @@ impl Error {
     pub fn pool_too_small(buffers: usize, needed: usize) -> Error {
         let why = format!("the pool's {buffers} buffers are too few for all queues: at least {needed} are needed");
         Error::new(ErrorKind::Exhausted, "", why)
-            .with_remedy(Remedy::Do("give the region more buffers, or the queues smaller rings".into()))
+            .with_remedy(Remedy::Step("give the region more buffers, or the queues smaller rings".into()))
     }
 
     /// Returns the error for a pool with too few free buffers to fill a ring.
@@ -95,7 +95,7 @@ impl Error {
         let why =
             format!("the pool is exhausted: {needed} buffers are needed for the queue's ring, {buffers} are free");
         Error::new(ErrorKind::Exhausted, "", why)
-            .with_remedy(Remedy::Do("clear or drop the batches that hold them, or give the region more".into()))
+            .with_remedy(Remedy::Step("clear or drop the batches that hold them, or give the region more".into()))
     }
 
     /// Returns the error for buffers that are too small for frames of `frame` bytes without CRC.
@@ -107,7 +107,7 @@ impl Error {
         remedy: &'static str,
     ) -> Error {
         let why = format!("buffers of {buffer_size} bytes are too small for frames of {frame} bytes: {why}");
-        Error::new(ErrorKind::BadOption, port, why).with_remedy(Remedy::Do(remedy.into()))
+        Error::new(ErrorKind::BadOption, port, why).with_remedy(Remedy::Step(remedy.into()))
     }
 
     /// Returns the error for memory that the kernel does not lock for this user. Sizes are in KiB.
@@ -124,7 +124,7 @@ impl Error {
     /// Returns the error for a server or client whose memory for ports is full.
     pub fn port_memory_full(what: &str) -> Error {
         Error::new(ErrorKind::Exhausted, "", format!("the memory for ports has no {what}"))
-            .with_remedy(Remedy::Do("ask for fewer or shorter rings, or close other ports".into()))
+            .with_remedy(Remedy::Step("ask for fewer or shorter rings, or close other ports".into()))
     }
 
     /// Returns the error for a card that cannot be used, or not in this way. `card` is its address.
@@ -135,7 +135,7 @@ impl Error {
     /// Returns the error for a card whose registers read all ones.
     pub fn card_gone(port: impl Into<String>, register: &str, remedy: &'static str) -> Error {
         Error::new(ErrorKind::Gone, port, format!("the card is gone: register {register} reads all ones"))
-            .with_remedy(Remedy::Do(remedy.into()))
+            .with_remedy(Remedy::Step(remedy.into()))
     }
 
     /// Returns the error for a card that did not answer. `section` is a section of the datasheet.
@@ -147,13 +147,13 @@ impl Error {
     ) -> Error {
         let why = format!("the card did not answer: {register} (datasheet section {section}) within {waited:?}");
         Error::new(ErrorKind::Timeout, port, why)
-            .with_remedy(Remedy::Do("reset the port; if that fails, too, the card needs a power cycle".into()))
+            .with_remedy(Remedy::Step("reset the port; if that fails, too, the card needs a power cycle".into()))
     }
 
     /// Returns the error for a device that reports that it needs a reset.
     pub fn needs_reset(port: impl Into<String>) -> Error {
         Error::new(ErrorKind::NeedsReset, port, "the device had an error and needs a reset")
-            .with_remedy(Remedy::Do("drop its queues and reset the port, or open it again".into()))
+            .with_remedy(Remedy::Step("drop its queues and reset the port, or open it again".into()))
     }
 
     /// Returns the error for a device that violates its specification.
@@ -172,19 +172,19 @@ impl Error {
         why: impl Into<Cow<'static, str>>,
         remedy: impl Into<Cow<'static, str>>,
     ) -> Error {
-        Error::new(ErrorKind::Unusable, name, why).with_remedy(Remedy::Do(remedy.into()))
+        Error::new(ErrorKind::Unusable, name, why).with_remedy(Remedy::Step(remedy.into()))
     }
 
     /// Returns the error for a kernel interface that no longer exists.
     pub fn interface_gone(name: impl Into<String>) -> Error {
         let why = "the interface is gone: it was deleted, renamed or moved to another network namespace";
-        Error::new(ErrorKind::Gone, name, why).with_remedy(Remedy::Do("open the port again when it is back".into()))
+        Error::new(ErrorKind::Gone, name, why).with_remedy(Remedy::Step("open the port again when it is back".into()))
     }
 
     /// Returns the error for a port that cannot be monitored, because it is not open in this process.
     pub fn not_open(port: impl Into<String>) -> Error {
         Error::new(ErrorKind::NotServed, port, "it is not open in this process, so it cannot be monitored")
-            .with_remedy(Remedy::Do("open it first, here or at a server (linerate serve)".into()))
+            .with_remedy(Remedy::Step("open it first, here or at a server (linerate serve)".into()))
     }
 
     /// Returns the error for a name without a server in the folder of sockets.

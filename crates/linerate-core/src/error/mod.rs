@@ -151,7 +151,7 @@ impl Error {
             // The limit of the file size also applies to memfds.
             Some(libc::EFBIG) => Some("ulimit -f unlimited".into()),
             Some(libc::ENOMEM) => {
-                Some(Remedy::Do("close other programs; if the limit is this shell's: ulimit -v unlimited".into()))
+                Some(Remedy::Step("close other programs; if the limit is this shell's: ulimit -v unlimited".into()))
             }
             _ => None,
         };
@@ -162,7 +162,7 @@ impl Error {
     /// Creates the error of a thread that cannot be started.
     pub fn thread(source: io::Error) -> Error {
         Error::system("starting a thread", source)
-            .with_remedy(Remedy::Do("the limit of threads may be reached; see: ulimit -u".into()))
+            .with_remedy(Remedy::Step("the limit of threads may be reached; see: ulimit -u".into()))
     }
 
     /// Sets the remedy, and replaces an earlier one.
@@ -211,16 +211,16 @@ impl Error {
 
     /// Returns the error and its remedy, on separate lines.
     pub fn with_hint(&self) -> String {
-        self.above(self.remedy().map(Remedy::to_string))
+        self.with_line(self.remedy().map(Remedy::to_string))
     }
 
     /// As [`with_hint`](Error::with_hint), but names commands of `linerate` instead of functions, for users of a
     /// program.
     pub fn with_command_hint(&self) -> String {
-        self.above(self.remedy().map(Remedy::command))
+        self.with_line(self.remedy().map(Remedy::command))
     }
 
-    fn above(&self, hint: Option<String>) -> String {
+    fn with_line(&self, hint: Option<String>) -> String {
         let hint = hint.map(|hint| format!("\n  {hint}"));
         format!("{self}{}", hint.unwrap_or_default())
     }

@@ -10,9 +10,11 @@ use std::fmt;
 #[non_exhaustive]
 pub enum Remedy {
     /// A step, as a sentence.
-    Do(Cow<'static, str>),
+    #[cfg_attr(feature = "serde", serde(rename = "Do"))]
+    Step(Cow<'static, str>),
     /// A shell command, or a step that may help.
-    Try(Cow<'static, str>),
+    #[cfg_attr(feature = "serde", serde(rename = "Try"))]
+    Command(Cow<'static, str>),
     /// Choose another card.
     ChooseCard,
     /// Choose a queue that is not in use.
@@ -60,7 +62,7 @@ pub enum Remedy {
 /// Converts a command, or a step that may help.
 impl<T: Into<Cow<'static, str>>> From<T> for Remedy {
     fn from(step: T) -> Remedy {
-        Remedy::Try(step.into())
+        Remedy::Command(step.into())
     }
 }
 
@@ -68,7 +70,7 @@ impl Remedy {
     /// Returns the step with commands of `linerate` instead of functions. The command itself adds their flags.
     pub fn command(&self) -> String {
         let step = match self {
-            Remedy::Do(_) | Remedy::Try(_) | Remedy::ChooseQueue => return self.to_string(),
+            Remedy::Step(_) | Remedy::Command(_) | Remedy::ChooseQueue => return self.to_string(),
             Remedy::ChooseCard => "linerate ports, which lists the cards".to_string(),
             Remedy::Take { address } => format!("sudo linerate bind {address}"),
             Remedy::TakeOthers { first } => {
@@ -91,8 +93,8 @@ impl Remedy {
 impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Remedy::Do(step) => f.write_str(step),
-            Remedy::Try(step) => write!(f, "try: {step}"),
+            Remedy::Step(step) => f.write_str(step),
+            Remedy::Command(step) => write!(f, "try: {step}"),
             Remedy::ChooseCard => f.write_str("pci::network_cards lists the cards"),
             Remedy::ChooseQueue => f.write_str("drop the first one, or ask for another queue"),
             Remedy::Take { address } => {
@@ -102,7 +104,7 @@ impl fmt::Display for Remedy {
                 write!(f, "take {first} from the kernel, and the others, if you can do without them: pci::take")
             }
             Remedy::TakeByForce { address } => {
-                write!(f, "take {address} with force, if you can do without it: Take::force")
+                write!(f, "take {address} with force, if you can do without it: TakeFromKernel::force")
             }
             Remedy::TakeOverVfio { address } => {
                 write!(f, "take {address} over vfio, for which root is not needed: Access::Vfio")

@@ -35,7 +35,7 @@ pub struct Seen(u32);
 
 impl Seen {
     /// The initial value: the first check reports a change.
-    pub const NOTHING: Seen = Seen(u32::MAX);
+    pub const NONE: Seen = Seen(u32::MAX);
 }
 
 impl<T> Handover<T> {
@@ -61,7 +61,7 @@ impl<T> Handover<T> {
 
     /// Waits until the queue has stopped using values before the last change. Calls `pause` while it waits; returns
     /// false if `pause` returns false.
-    pub fn wait_until_left(&self, mut pause: impl FnMut() -> bool) -> bool {
+    pub fn wait_until_idle(&self, mut pause: impl FnMut() -> bool) -> bool {
         // The queue sets `is_entered`, then checks `changes`; this thread incremented `changes`, and now checks
         // `is_entered`. The two full fences ensure that at least one sees the other's store.
         full_fence();
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn a_change_is_seen_once_and_a_wait_ends_without_the_queue() {
         let handover = Handover::new(1);
-        let mut seen = Seen::NOTHING;
+        let mut seen = Seen::NONE;
         assert!(handover.enter(seen));
         assert_eq!(handover.take(&mut seen, |value| *value), 1);
         assert!(!handover.is_changed(seen));
@@ -119,10 +119,10 @@ mod tests {
             pauses += 1;
             pauses < 3
         };
-        assert!(!handover.wait_until_left(pause));
+        assert!(!handover.wait_until_idle(pause));
         assert_eq!(pauses, 3);
         handover.leave();
-        assert!(handover.wait_until_left(|| unreachable!("nothing to wait for")));
+        assert!(handover.wait_until_idle(|| unreachable!("nothing to wait for")));
         assert!(handover.enter(seen));
         assert_eq!(handover.take(&mut seen, |value| *value), 2);
     }

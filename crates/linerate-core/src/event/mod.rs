@@ -5,23 +5,23 @@
 //! - `armed`: [`ArmedEvent`], which wakes a receiver that sleeps until packets are sent to it
 //! - `handover`: [`Handover`], a value that a control thread changes and queues use
 //! - `waker`: [`Waker`], which ends another thread's sleep
-//! - `patience`: [`Patience`], waiting without sleeping
+//! - `yield_wait`: [`YieldWait`], waiting without sleeping
 
 mod armed;
 mod handover;
 mod interrupt;
-mod patience;
 mod shared;
 mod waker;
+mod yield_wait;
 
 use std::time::Duration;
 
 pub use armed::ArmedEvent;
 pub use handover::{Handover, Seen};
 pub use interrupt::Interrupt;
-pub use patience::Patience;
-pub use patience::run_soon_when_woken;
 pub use waker::Waker;
+pub use yield_wait::YieldWait;
+pub use yield_wait::run_soon_when_woken;
 
 /// The longest wait for a peer, another process or another thread: for a complete message, a reply, an accepted
 /// connection, or room for a message. A stopped peer blocks a thread at most this long.

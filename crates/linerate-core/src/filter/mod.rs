@@ -108,8 +108,8 @@ impl Filter {
 
     /// Returns whether a frame matches.
     pub fn matches(&self, frame: &[u8]) -> bool {
-        let found = Found::in_frame(frame);
-        self.any.iter().any(|one| one.matches(&found))
+        let fields = Fields::in_frame(frame);
+        self.any.iter().any(|one| one.matches(&fields))
     }
 }
 
@@ -121,7 +121,7 @@ impl fmt::Display for Filter {
 
 /// The fields of a frame that can be matched.
 #[derive(Default)]
-struct Found {
+struct Fields {
     ethertype: Option<u16>,
     vlan: Option<u16>,
     protocol: Option<u8>,
@@ -129,15 +129,15 @@ struct Found {
     ports: Option<(u16, u16)>,
 }
 
-impl Found {
-    fn in_frame(frame: &[u8]) -> Found {
-        let mut found = Found::default();
+impl Fields {
+    fn in_frame(frame: &[u8]) -> Fields {
+        let mut fields = Fields::default();
         // A truncated frame leaves the remaining fields empty.
-        let _ = found.look(frame);
-        found
+        let _ = fields.parse(frame);
+        fields
     }
 
-    fn look(&mut self, frame: &[u8]) -> Option<()> {
+    fn parse(&mut self, frame: &[u8]) -> Option<()> {
         let mut network = 14;
         let mut ethertype = word(frame, 12)?;
         if TAGS.contains(&ethertype) {
@@ -204,7 +204,7 @@ impl Match {
             && part(&self.to_port, &other.to_port, ports)
     }
 
-    fn matches(&self, found: &Found) -> bool {
+    fn matches(&self, fields: &Fields) -> bool {
         let fits = |prefix: &Option<Prefix>, address: Option<IpAddr>| {
             prefix.is_none_or(|prefix| address.is_some_and(|address| prefix.contains(address)))
         };
@@ -212,13 +212,13 @@ impl Match {
             ports.as_ref().is_none_or(|ports| port.is_some_and(|port| ports.contains(&port)))
         };
         let same = |wanted: Option<u16>, there: Option<u16>| wanted.is_none() || wanted == there;
-        same(self.ethertype, found.ethertype)
-            && same(self.vlan, found.vlan)
-            && (self.protocol.is_none() || self.protocol == found.protocol)
-            && fits(&self.from, found.addresses.map(|(from, _)| from))
-            && fits(&self.to, found.addresses.map(|(_, to)| to))
-            && within(&self.from_port, found.ports.map(|(from, _)| from))
-            && within(&self.to_port, found.ports.map(|(_, to)| to))
+        same(self.ethertype, fields.ethertype)
+            && same(self.vlan, fields.vlan)
+            && (self.protocol.is_none() || self.protocol == fields.protocol)
+            && fits(&self.from, fields.addresses.map(|(from, _)| from))
+            && fits(&self.to, fields.addresses.map(|(_, to)| to))
+            && within(&self.from_port, fields.ports.map(|(from, _)| from))
+            && within(&self.to_port, fields.ports.map(|(_, to)| to))
     }
 }
 
@@ -273,14 +273,14 @@ mod tests {
 #[cfg(fuzzing)]
 #[allow(missing_docs)]
 pub mod fuzzing {
-    use super::{Filter, Found};
+    use super::{Fields, Filter};
 
     /// Input: a filter's text, a zero byte, a frame. Checks that parsing and matching terminate, and that the displayed
     /// filter is equivalent.
     pub fn filter(data: &[u8]) -> Option<Filter> {
         let at = data.iter().position(|&byte| byte == 0).unwrap_or(data.len());
         let (text, frame) = (&data[..at], data.get(at + 1..).unwrap_or_default());
-        let _ = Found::in_frame(frame);
+        let _ = Fields::in_frame(frame);
         let _ = super::FlowKey::Inner.hash(frame);
         let Ok(Ok(filter)) = std::str::from_utf8(text).map(str::parse::<Filter>) else { return None };
         assert!(!filter.any().is_empty());

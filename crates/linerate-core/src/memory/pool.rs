@@ -24,7 +24,7 @@ pub struct Pool {
     loose_count: AtomicUsize,
     reserved: AtomicUsize,
     /// The most buffers that all queues with a reservation can hold together.
-    held_at_most: AtomicUsize,
+    max_held: AtomicUsize,
 }
 
 impl Pool {
@@ -37,7 +37,7 @@ impl Pool {
             loose: Mutex::new(Vec::new()),
             loose_count: AtomicUsize::new(0),
             reserved: AtomicUsize::new(0),
-            held_at_most: AtomicUsize::new(0),
+            max_held: AtomicUsize::new(0),
             region,
         };
         // SAFETY: the pool is new, so no other owner exists for any buffer.
@@ -80,7 +80,7 @@ impl Pool {
         let fits = |reserved: usize| (reserved + count < buffers).then_some(reserved + count);
         match self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
             Ok(_) => {
-                self.held_at_most.fetch_add(most, Ordering::Relaxed);
+                self.max_held.fetch_add(most, Ordering::Relaxed);
                 Ok(Reservation { pool: self.clone(), count, most })
             }
             Err(reserved) => Err(Error::pool_too_small(buffers, reserved + count + 1)),
@@ -90,8 +90,8 @@ impl Pool {
     /// Returns whether queues may keep buffers that they no longer need. This is the case if the region has enough
     /// buffers for all queues at their maximum, and the pool has a free magazine.
     #[inline(always)]
-    fn is_ample(&self) -> bool {
-        self.held_at_most.load(Ordering::Relaxed) <= self.region.buffers() && self.depot.stored() > 0
+    fn has_surplus(&self) -> bool {
+        self.max_held.load(Ordering::Relaxed) <= self.region.buffers() && self.depot.stored() > 0
     }
 
     /// Returns the most buffers that the cache of a batch keeps: enough for one receive, plus a magazine for buffers
@@ -168,7 +168,7 @@ pub struct Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.pool.held_at_most.fetch_sub(self.most, Ordering::Relaxed);
+        self.pool.max_held.fetch_sub(self.most, Ordering::Relaxed);
         self.pool.reserved.fetch_sub(self.count, Ordering::Relaxed);
     }
 }
@@ -251,7 +251,7 @@ impl Cache {
     /// Returns whether adding `more` buffers would pass buffers on to the pool, and the pool does not need them.
     #[inline(always)]
     pub(crate) fn is_stocked(&self, more: usize) -> bool {
-        self.free.len() + more > self.most && self.pool.as_ref().is_some_and(|pool| pool.is_ample())
+        self.free.len() + more > self.most && self.pool.as_ref().is_some_and(|pool| pool.has_surplus())
     }
 
     /// Adds free buffers. If there are too many, passes complete magazines on to the pool.

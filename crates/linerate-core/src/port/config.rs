@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::device::{DEFAULT_FRAME, FRAME_HEADERS};
-use super::kind::{Behind, PortOption, Value};
+use super::kind::{PortClass, PortOption, Value};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 
@@ -56,7 +56,7 @@ pub const VECTORS: PortOption = PortOption {
 
 /// How to take a card away from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Take {
+pub struct TakeFromKernel {
     /// The kernel interface to use.
     pub access: Access,
     /// Take the card even if Linux is using it.
@@ -85,7 +85,7 @@ pub struct Config {
     /// The PCI device ID, for differences within a family of cards; 0 for other ports.
     pub device: u16,
     /// The port's category, for drivers that cannot know it: a card, a card that another process serves, or a model.
-    pub behind: Behind,
+    pub class: PortClass,
     /// The pool of the packet buffers.
     pub pool: Arc<Pool>,
     /// The options, including those of the name.
@@ -114,7 +114,7 @@ pub struct Settings {
     /// Open the port in this process, even if another process serves it.
     pub local: bool,
     /// Take a card away from the kernel.
-    pub take: Option<Take>,
+    pub take: Option<TakeFromKernel>,
 }
 
 impl Default for Settings {
@@ -158,23 +158,23 @@ impl Vectors {
             "avx2" => Vectors::Avx2,
             _ => Vectors::Avx512,
         };
-        vectors.is_there().then_some(vectors)
+        vectors.is_supported().then_some(vectors)
     }
 
     /// Returns the widest selected instructions that this processor supports; `None` for one descriptor at a time.
     pub fn widest(self) -> Option<Vectors> {
         let mut widths = [Vectors::Avx512, Vectors::Avx2].into_iter();
-        widths.find(|&width| (self == Vectors::Best || self == width) && width.is_there())
+        widths.find(|&width| (self == Vectors::Best || self == width) && width.is_supported())
     }
 
     /// Returns whether this processor supports the instructions.
-    pub fn is_there(self) -> bool {
+    pub fn is_supported(self) -> bool {
         match self {
             Vectors::Best | Vectors::Scalar => true,
             #[cfg(target_arch = "x86_64")]
             Vectors::Avx2 => std::arch::is_x86_feature_detected!("avx2"),
             #[cfg(target_arch = "x86_64")]
-            Vectors::Avx512 => Vectors::Avx2.is_there() && std::arch::is_x86_feature_detected!("avx512f"),
+            Vectors::Avx512 => Vectors::Avx2.is_supported() && std::arch::is_x86_feature_detected!("avx512f"),
             #[cfg(not(target_arch = "x86_64"))]
             Vectors::Avx2 | Vectors::Avx512 => false,
         }
@@ -185,7 +185,14 @@ impl Config {
     /// Returns the configuration of a port with the default options.
     pub fn new(name: &str, pool: Arc<Pool>) -> Config {
         let options = Settings::default();
-        Config { name: name.to_string(), description: String::new(), device: 0, behind: Behind::Program, pool, options }
+        Config {
+            name: name.to_string(),
+            description: String::new(),
+            device: 0,
+            class: PortClass::Program,
+            pool,
+            options,
+        }
     }
 
     /// Sets the description of driver and device, for display.

@@ -19,13 +19,13 @@ impl Counters {
     }
 
     /// Claims a receive queue for a new owner, and returns its counters.
-    pub fn take_rx(&self, config: &Config, queue: u16) -> Result<Arc<QueueCounters>> {
-        take(&self.rx, config, "receive", queue)
+    pub fn claim_rx(&self, config: &Config, queue: u16) -> Result<Arc<QueueCounters>> {
+        claim(&self.rx, config, "receive", queue)
     }
 
-    /// As [`take_rx`](Counters::take_rx), for a transmit queue.
-    pub fn take_tx(&self, config: &Config, queue: u16) -> Result<Arc<QueueCounters>> {
-        take(&self.tx, config, "transmit", queue)
+    /// As [`claim_rx`](Counters::claim_rx), for a transmit queue.
+    pub fn claim_tx(&self, config: &Config, queue: u16) -> Result<Arc<QueueCounters>> {
+        claim(&self.tx, config, "transmit", queue)
     }
 
     /// Returns an error if any queue has an owner.
@@ -66,7 +66,7 @@ fn is_taken(counters: &Arc<QueueCounters>) -> bool {
     Arc::strong_count(counters) > 1
 }
 
-fn take(
+fn claim(
     all: &[Arc<QueueCounters>],
     config: &Config,
     direction: &'static str,

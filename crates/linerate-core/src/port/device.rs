@@ -7,7 +7,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::{Behind, CaptureCounts, Link, MacAddress, QueueStatistics, Rss, Statistics};
+use super::{CaptureCounts, Link, MacAddress, PortClass, QueueStatistics, Rss, Statistics};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::memory::Pool;
@@ -202,7 +202,7 @@ pub struct Info {
     pub max_frame: usize,
     /// The port's category. It can differ from that of its name: another process may serve the port, or packet sockets
     /// may replace AF_XDP.
-    pub behind: Behind,
+    pub class: PortClass,
     /// The card's maximum link speed, in Mbit/s; 0 for ports without a line rate.
     pub mbits: u32,
     /// Received packets have [timestamps](crate::Packet::timestamp): they were asked for, and the port records them.
@@ -213,7 +213,7 @@ pub struct Info {
 impl Default for Info {
     fn default() -> Info {
         let (driver, description) = ("own", "a port of the program's own".to_string());
-        let (behind, mbits) = (Behind::Program, 0);
+        let (class, mbits) = (PortClass::Program, 0);
         Info {
             driver,
             description,
@@ -221,7 +221,7 @@ impl Default for Info {
             tx_queues: 1,
             ring: 0,
             max_frame: DEFAULT_FRAME,
-            behind,
+            class,
             mbits,
             timestamps: false,
         }

@@ -30,7 +30,7 @@ pub type Faulty = Wrapped<Faults>;
 
 /// `faulty:PORT`
 pub static FAULTY: PortKind = PortKind {
-    about: Description {
+    description: Description {
         options: &[
             probability("drop", "lose packets"),
             probability("corrupt", "invert a bit of packets"),
@@ -45,7 +45,7 @@ pub static FAULTY: PortKind = PortKind {
             },
         ],
         example: "faulty:sim:0?drop=1%&seed=7",
-        what: "any port, with faults",
+        summary: "any port, with faults",
         page: "wires.md",
         ..Description::new("faulty", Address::Port)
     },
@@ -156,7 +156,7 @@ impl Faults {
         let seed = self.seed ^ u64::from(queue) << 1 << 32 ^ direction << 32;
         let batch = |capacity: usize| {
             let mut batch = Batch::with_capacity(capacity);
-            batch.is_of(pool);
+            batch.bind_if_unbound(pool);
             batch
         };
         Injector {

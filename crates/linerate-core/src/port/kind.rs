@@ -17,7 +17,7 @@ pub enum Form {
 
 /// A category of ports, by what the port leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Behind {
+pub enum PortClass {
     /// A card on a bus of this machine.
     Card,
     /// A card that another process serves.
@@ -128,7 +128,7 @@ pub struct Description {
     /// An example of a name.
     pub example: &'static str,
     /// A description of the example, in one line.
-    pub what: &'static str,
+    pub summary: &'static str,
     /// The page of `docs` with details; empty if there is none.
     pub page: &'static str,
     /// The devices and programs that the kind was tested with.
@@ -136,13 +136,13 @@ pub struct Description {
     /// The question to display while a port has no link.
     pub no_link: &'static str,
     /// The category of the kind's ports.
-    pub behind: Behind,
+    pub class: PortClass,
     /// Whether another process may serve ports of this kind (`linerate::share`).
     pub may_be_served: bool,
     /// Whether the kind itself distributes packets to several consumers ([`CLUSTER`](super::CLUSTER)).
-    pub hands_out: bool,
+    pub distributes: bool,
     /// Whether a port gets the MAC address of the first other port that is opened together with it.
-    pub has_neighbours_address: bool,
+    pub copies_peer_mac: bool,
     /// An option that needs larger buffers when it is on, and their size.
     pub large_buffers: Option<(&'static str, usize)>,
     /// Whether this build includes the kind.
@@ -159,23 +159,23 @@ impl Description {
             options: &[],
             feature: "",
             example: "",
-            what: "",
+            summary: "",
             page: "",
             maturity: Maturity::Models,
             no_link: "is the cable plugged in, and the other end up?",
-            behind: Behind::Program,
+            class: PortClass::Program,
             may_be_served: false,
-            hands_out: false,
-            has_neighbours_address: false,
+            distributes: false,
+            copies_peer_mac: false,
             large_buffers: None,
             is_built: true,
         }
     }
 
     /// Returns the notation of the kind's names, for messages.
-    pub fn looks(&self) -> String {
+    pub fn notation(&self) -> String {
         let address = match (self.form, self.address) {
-            (Form::Other(looks, _), _) => return looks.to_string(),
+            (Form::Other(notation, _), _) => return notation.to_string(),
             (Form::Monitor, _) => return "X+rt".to_string(),
             (Form::Prefix, Address::Text) => "",
             (Form::Prefix, Address::Interface) => "IF",
@@ -193,7 +193,7 @@ impl Description {
     }
 
     /// Returns whether a name without options is of this kind.
-    pub(super) fn fits(&self, address: &str) -> bool {
+    pub(super) fn matches(&self, address: &str) -> bool {
         match self.form {
             Form::Prefix => {
                 let prefix = address.split_once(':').map(|(prefix, _)| prefix);
@@ -201,7 +201,7 @@ impl Description {
                 prefix.is_some_and(|prefix| !prefix.is_empty() && prefix == self.prefix)
                     && (is_around || !is_pipe(address))
             }
-            Form::Other(_, fits) => fits(address),
+            Form::Other(_, matches) => matches(address),
             Form::Monitor => false,
         }
     }

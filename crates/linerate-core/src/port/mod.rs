@@ -27,8 +27,8 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use config::{
-    Access, Config, MAX_QUEUES, MTU, OFFLOADS, QUEUES, RING, SHORTEST_MAX_FRAME, Settings, TIMESTAMPS, Take, VECTORS,
-    Vectors,
+    Access, Config, MAX_QUEUES, MTU, OFFLOADS, QUEUES, RING, SHORTEST_MAX_FRAME, Settings, TIMESTAMPS, TakeFromKernel,
+    VECTORS, Vectors,
 };
 pub use counters::Counters;
 pub use device::{DEFAULT_FRAME, Device, FRAME_HEADERS, Info, Receive, Transmit};
@@ -36,10 +36,10 @@ pub use faulty::{FAULTY, Faults, Faulty, Injected};
 pub use finishing::SendFinished;
 pub use grammar::is_pipe;
 pub use grammar::{count, is_vale, switch_and_port};
-pub use kind::{Address, Behind, Description, Form, Maturity, PortOption, Value};
+pub use kind::{Address, Description, Form, Maturity, PortClass, PortOption, Value};
 pub use monitors::{Mirror, MonitorEntry, MonitorSink, Monitored};
 pub use name::{BY, CLUSTER, PortName};
-pub use opening::Others;
+pub use opening::PortOpener;
 pub use opening::{OpenPort, Opening, PortKind};
 pub use queue::{RxQueue, TxQueue};
 pub use random::Random;
@@ -51,7 +51,7 @@ pub use wait::{Wait, Waiter};
 pub use wrapper::{RxWrapper, TxWrapper, Wrapped, Wrapper, rx_around, tx_around};
 
 use crate::error::{Error, Result};
-pub use crate::event::{Patience, Waker};
+pub use crate::event::{Waker, YieldWait};
 use crate::memory::Pool;
 
 /// The control side of an open port.

@@ -35,7 +35,7 @@ pub struct MonitorEntry {
     /// Copies sent packets.
     pub transmit: bool,
     /// The destination of the copies.
-    pub listener: Arc<dyn MonitorSink>,
+    pub sink: Arc<dyn MonitorSink>,
 }
 
 /// The ports of this process that can be monitored.
@@ -70,7 +70,7 @@ impl Monitored {
 
     /// Removes a monitor.
     pub fn remove(&self, one: &MonitorEntry) {
-        self.change(|all| all.retain(|there| !Arc::ptr_eq(&there.listener, &one.listener)));
+        self.change(|all| all.retain(|there| !Arc::ptr_eq(&there.sink, &one.sink)));
     }
 
     /// Returns whether the port or one of its queues is still open. Each monitor holds one reference to the entry; any
@@ -93,7 +93,7 @@ pub struct Mirror {
     monitored: Arc<Monitored>,
     changes: u64,
     /// The value of `Monitored::changes` at which there was no monitor, or [`NEVER`]. So a batch costs one comparison.
-    quiet: u64,
+    idle_changes: u64,
     monitors: Arc<Vec<MonitorEntry>>,
     queue: usize,
     /// One entry per monitor.
@@ -126,23 +126,23 @@ impl Mirror {
     /// Creates the mirror of a queue.
     pub fn new(monitored: &Arc<Monitored>, queue: u16) -> Mirror {
         let (monitored, queue) = (monitored.clone(), queue.into());
-        Mirror { monitored, changes: 0, quiet: 0, monitors: Arc::default(), queue, copies: Vec::new() }
+        Mirror { monitored, changes: 0, idle_changes: 0, monitors: Arc::default(), queue, copies: Vec::new() }
     }
 
     /// Returns whether the port has a monitor.
     #[inline(always)]
     pub fn is_wanted(&mut self) -> bool {
-        self.monitored.changes.load(Ordering::Acquire) != self.quiet && self.look()
+        self.monitored.changes.load(Ordering::Acquire) != self.idle_changes && self.refresh()
     }
 
     #[cold]
-    fn look(&mut self) -> bool {
+    fn refresh(&mut self) -> bool {
         let changes = self.monitored.changes.load(Ordering::Acquire);
         if changes != self.changes {
             self.changes = changes;
             self.monitors = self.monitored.monitors.lock().unwrap_or_else(PoisonError::into_inner).clone();
             self.copies = self.monitors.iter().map(|_| Copies::new()).collect();
-            self.quiet = if self.monitors.is_empty() { changes } else { NEVER };
+            self.idle_changes = if self.monitors.is_empty() { changes } else { NEVER };
         }
         !self.monitors.is_empty()
     }
@@ -201,7 +201,7 @@ impl Mirror {
         for (one, Copies { packets, missing, .. }) in self.monitors.iter().zip(&mut self.copies) {
             if if receive { one.receive } else { one.transmit } {
                 for packet in slots.split_inclusive(|slot| !slot.has_more()) {
-                    let fits = packets.len() < COPIES && one.listener.copy(packets, packet, pool);
+                    let fits = packets.len() < COPIES && one.sink.copy(packets, packet, pool);
                     *missing += u64::from(!fits);
                 }
             }
@@ -209,7 +209,7 @@ impl Mirror {
     }
 
     /// Counts packets that could not be copied.
-    pub fn miss(&mut self, lost: u64, receive: bool) {
+    pub fn count_missing(&mut self, lost: u64, receive: bool) {
         for (one, Copies { missing, .. }) in self.monitors.iter().zip(&mut self.copies) {
             *missing += if if receive { one.receive } else { one.transmit } { lost } else { 0 };
         }
@@ -218,7 +218,7 @@ impl Mirror {
     /// Hands over all copies.
     pub fn hand_over(&mut self) {
         for (one, Copies { packets, missing, .. }) in self.monitors.iter().zip(&mut self.copies) {
-            one.listener.hand_over(packets, self.queue, std::mem::take(missing));
+            one.sink.hand_over(packets, self.queue, std::mem::take(missing));
         }
     }
 }

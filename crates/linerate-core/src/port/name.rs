@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use super::grammar::{count, is_vale, nearest};
-use super::kind::{Address, Behind, Description, Form, PortOption, Value};
+use super::kind::{Address, Description, Form, PortClass, PortOption, Value};
 use crate::error::{Error, Remedy, Result};
 
 /// A parsed port name: `kind:rest?option=value&option=value`. An option without a value is `on`.
@@ -105,7 +105,7 @@ impl PortName {
         }
         // Wrappers are matched first, because the name of their inner port can match any kind.
         let around = kinds.iter().filter(|kind| matches!(kind.address, Address::Port));
-        let Some(kind) = around.chain(kinds).find(|kind| kind.fits(address)) else {
+        let Some(kind) = around.chain(kinds).find(|kind| kind.matches(address)) else {
             return Err(no_kind(address, kinds));
         };
         let (prefix, rest) = address.split_once(':').unwrap_or(("", address));
@@ -179,8 +179,8 @@ impl PortName {
     }
 
     /// Returns the category of the innermost port.
-    pub fn behind(&self) -> Behind {
-        self.innermost().kind.behind
+    pub fn class(&self) -> PortClass {
+        self.innermost().kind.class
     }
 
     /// Returns the monitored port and direction; `None` if this port is not a monitor.
@@ -195,17 +195,17 @@ impl PortName {
 
     /// Returns whether the port is a device outside this process: a PCI card, or one that another process serves.
     pub fn is_device(&self) -> bool {
-        self.inner.is_none() && matches!(self.kind.behind, Behind::Card | Behind::ServedCard)
+        self.inner.is_none() && matches!(self.kind.class, PortClass::Card | PortClass::ServedCard)
     }
 
     /// Returns whether the port is, or wraps, a capture file to read. Such a port drops packets sent to it.
     pub fn is_capture_to_read(&self) -> bool {
-        self.behind() == Behind::Capture && matches!(self.option("write"), None | Some("off"))
+        self.class() == PortClass::Capture && matches!(self.option("write"), None | Some("off"))
     }
 
     /// Returns whether the port is, or wraps, a capture file to write. Such a port never receives.
     pub fn is_capture_to_write(&self) -> bool {
-        self.behind() == Behind::Capture && self.option("write") == Some("on")
+        self.class() == PortClass::Capture && self.option("write") == Some("on")
     }
 
     /// Returns whether another process may serve the port. True for ports in memory, and for interfaces under netmap's
@@ -216,23 +216,23 @@ impl PortName {
 
     /// Returns the name of the model that the port is, or wraps; `None` for other kinds.
     pub fn model(&self) -> Option<&str> {
-        (self.behind() == Behind::Model).then(|| self.innermost().rest())
+        (self.class() == PortClass::Model).then(|| self.innermost().rest())
     }
 
     /// Returns whether the port uses packet sockets on an interface.
     pub fn is_packet(&self) -> bool {
-        self.inner.is_none() && self.kind.behind == Behind::Packet
+        self.inner.is_none() && self.kind.class == PortClass::Packet
     }
 
     /// Returns whether the port is, or wraps, an AF_XDP socket on an interface.
     pub fn is_xdp(&self) -> bool {
-        self.behind() == Behind::Xdp
+        self.class() == PortClass::Xdp
     }
 
     /// Returns the kernel interface that the port uses, with a queue if the name has one (`eth0-3`); `None` for other
     /// ports.
     pub fn interface(&self) -> Option<&str> {
-        (self.inner.is_none() && matches!(self.kind.behind, Behind::Xdp | Behind::Packet)).then_some(&*self.rest)
+        (self.inner.is_none() && matches!(self.kind.class, PortClass::Xdp | PortClass::Packet)).then_some(&*self.rest)
     }
 
     /// Returns the part of the name after the kind, without options.
@@ -395,15 +395,16 @@ fn no_kind(address: &str, kinds: &[&'static Description]) -> Error {
                 None if may_be_interface => format!("xdp:{address} or packet:{address}"),
                 None => return error,
             };
-            return error
-                .with_remedy(Remedy::Do(format!("did you mean {meant}? `linerate ports` shows what is here").into()));
+            return error.with_remedy(Remedy::Step(
+                format!("did you mean {meant}? `linerate ports` shows what is here").into(),
+            ));
         }
         Some((prefix, _)) => prefix,
     };
     let all: Vec<&str> = kinds.iter().map(|kind| kind.prefix).collect();
     let meant = nearest(prefix, &all).map_or_else(String::new, |near| format!(" (did you mean {near}:?)"));
-    let looks: Vec<String> = kinds.iter().map(|kind| kind.looks()).collect();
-    Error::bad_name(address, format!("there is no kind of port '{prefix}:'{meant}; there are {}", looks.join(", ")))
+    let notations: Vec<String> = kinds.iter().map(|kind| kind.notation()).collect();
+    Error::bad_name(address, format!("there is no kind of port '{prefix}:'{meant}; there are {}", notations.join(", ")))
 }
 
 /// The monitored port and the directions in a monitor's name.

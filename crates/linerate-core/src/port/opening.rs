@@ -21,8 +21,10 @@ use crate::memory::Pool;
 ///     Ok(Box::new(Null::open(opening.config)?))
 /// }
 ///
-/// static QUIET: PortKind =
-///     PortKind { about: Description { options: &[RING], ..Description::new("quiet", Address::Text) }, open: &open };
+/// static QUIET: PortKind = PortKind {
+///     description: Description { options: &[RING], ..Description::new("quiet", Address::Text) },
+///     open: &open,
+/// };
 ///
 /// # fn main() -> linerate::Result<()> {
 /// let [quiet] = linerate::Options::default().with_port_kind(&QUIET).open(["quiet:x?ring=64"])?;
@@ -32,7 +34,7 @@ use crate::memory::Pool;
 #[derive(Clone, Copy)]
 pub struct PortKind {
     /// The kind's names, options and properties.
-    pub about: Description,
+    pub description: Description,
     /// Opens a port.
     pub open: &'static OpenPort,
 }
@@ -44,7 +46,7 @@ impl Deref for PortKind {
     type Target = Description;
 
     fn deref(&self) -> &Description {
-        &self.about
+        &self.description
     }
 }
 
@@ -55,15 +57,15 @@ impl PortKind {
         open: impl Fn(Opening<'_>) -> Result<Box<dyn Device>> + Send + Sync + 'static,
     ) -> &'static PortKind {
         let prefix = String::leak(prefix.to_string());
-        let about = Description::new(prefix, Address::Text);
-        Box::leak(Box::new(PortKind { about, open: Box::leak(Box::new(open)) }))
+        let description = Description::new(prefix, Address::Text);
+        Box::leak(Box::new(PortKind { description, open: Box::leak(Box::new(open)) }))
     }
 
     /// Declares a kind that this build does not include.
     #[allow(dead_code, reason = "with all features there is none")]
-    pub const fn absent(prefix: &'static str, form: Form, feature: &'static str) -> PortKind {
-        let about = Description { form, feature, is_built: false, ..Description::new(prefix, Address::Text) };
-        PortKind { about, open: &not_built }
+    pub const fn not_built(prefix: &'static str, form: Form, feature: &'static str) -> PortKind {
+        let description = Description { form, feature, is_built: false, ..Description::new(prefix, Address::Text) };
+        PortKind { description, open: &not_built }
     }
 }
 
@@ -80,16 +82,16 @@ pub struct Opening<'a> {
     /// The port's configuration: the program's options, and those of the name.
     pub config: Config,
     /// Opens other ports that this port needs.
-    pub others: &'a dyn Others,
+    pub opener: &'a dyn PortOpener,
 }
 
 /// Opens other ports that a port needs: the port that it wraps, or the wire of a model.
-pub trait Others {
+pub trait PortOpener {
     /// Opens a port that uses `pool`, with the program's options.
     fn open(&self, name: &str, pool: &Arc<Pool>) -> Result<Box<dyn Device>>;
 
     /// Opens a port that uses `pool`, with default options.
-    fn open_apart(&self, name: &str, pool: Arc<Pool>) -> Result<Box<dyn Device>>;
+    fn open_isolated(&self, name: &str, pool: Arc<Pool>) -> Result<Box<dyn Device>>;
 }
 
 impl Opening<'_> {
@@ -98,7 +100,7 @@ impl Opening<'_> {
     /// # Errors
     /// As `linerate::open`.
     pub fn open(&self, name: &str) -> Result<Box<dyn Device>> {
-        self.others.open(name, &self.config.pool)
+        self.opener.open(name, &self.config.pool)
     }
 
     /// Opens the inner port. Its name is this port's [address](Address::Port).
@@ -113,7 +115,7 @@ impl Opening<'_> {
     ///
     /// # Errors
     /// As `linerate::open`.
-    pub fn open_apart(&self, name: &str, pool: Arc<Pool>) -> Result<Box<dyn Device>> {
-        self.others.open_apart(name, pool)
+    pub fn open_isolated(&self, name: &str, pool: Arc<Pool>) -> Result<Box<dyn Device>> {
+        self.opener.open_isolated(name, pool)
     }
 }

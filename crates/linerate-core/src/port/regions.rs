@@ -82,7 +82,7 @@ const NO_POOL: usize = 1;
 
 /// Returns the address of the pool whose batches are passed to the ring directly: the ring's pool, or [`NO_POOL`] while
 /// earlier copies must be moved first.
-fn passing(pool: &Arc<Pool>, copies: &Batch) -> usize {
+fn direct_pool(pool: &Arc<Pool>, copies: &Batch) -> usize {
     if copies.is_empty() { pool.address() } else { NO_POOL }
 }
 
@@ -91,37 +91,37 @@ pub struct Rx<R> {
     ring: R,
     /// Packets of the ring's region that wait to be copied into a batch of another region.
     copies: Batch,
-    /// See [`passing`].
-    passing: usize,
+    /// See [`direct_pool`].
+    direct_pool: usize,
 }
 
 impl<R: RegionRx> Rx<R> {
     /// Creates a queue that receives from this ring.
     pub fn new(ring: R) -> Rx<R> {
-        Rx { passing: ring.pool().address(), ring, copies: Batch::new() }
+        Rx { direct_pool: ring.pool().address(), ring, copies: Batch::new() }
     }
 
     /// As [`recv`](Receive::recv), for a batch without a pool or of another pool.
     #[cold]
     fn recv_other(&mut self, batch: &mut Batch) -> usize {
-        if batch.belongs_to(self.ring.pool()) && self.copies.is_empty() {
-            self.passing = self.ring.pool().address();
+        if batch.bind_if_empty(self.ring.pool()) && self.copies.is_empty() {
+            self.direct_pool = self.ring.pool().address();
             return self.ring.recv(batch);
         }
-        let Rx { ring, copies, passing: address } = self;
+        let Rx { ring, copies, direct_pool: address } = self;
         let pool = ring.pool().clone();
-        copies.is_of(&pool);
+        copies.bind_if_unbound(&pool);
         // Stays set if the ring panics.
         *address = NO_POOL;
         let received = copies.receive_for(&pool, batch, |own| ring.recv(own));
-        *address = passing(&pool, copies);
+        *address = direct_pool(&pool, copies);
         received
     }
 }
 
 impl<R: RegionRx> Receive for Rx<R> {
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        if batch.is_at(self.passing) {
+        if batch.is_at(self.direct_pool) {
             return self.ring.recv(batch);
         }
         self.recv_other(batch)
@@ -149,29 +149,29 @@ pub struct Tx<R> {
     ring: R,
     /// Copies of packets of another region that did not fit the ring.
     copies: Batch,
-    /// See [`passing`].
-    passing: usize,
+    /// See [`direct_pool`].
+    direct_pool: usize,
 }
 
 impl<R: RegionTx> Tx<R> {
     /// Creates a queue that sends to this ring.
     pub fn new(ring: R) -> Tx<R> {
-        Tx { passing: ring.pool().address(), ring, copies: Batch::new() }
+        Tx { direct_pool: ring.pool().address(), ring, copies: Batch::new() }
     }
 
     /// As [`send`](Transmit::send), for a batch without a pool or of another pool.
     #[cold]
     fn send_other(&mut self, batch: &mut Batch) -> usize {
-        if batch.is_of(self.ring.pool()) && self.copies.is_empty() {
-            self.passing = self.ring.pool().address();
+        if batch.bind_if_unbound(self.ring.pool()) && self.copies.is_empty() {
+            self.direct_pool = self.ring.pool().address();
             return self.ring.send(batch);
         }
-        let Tx { ring, copies, passing: address } = self;
+        let Tx { ring, copies, direct_pool: address } = self;
         let (pool, longest) = (ring.pool().clone(), ring.longest());
         // Stays set if the ring panics.
         *address = NO_POOL;
         let (taken, too_long) = copies.send_for(&pool, batch, longest, |own| ring.send(own));
-        *address = passing(&pool, copies);
+        *address = direct_pool(&pool, copies);
         (0..too_long).for_each(|_| ring.counters().dropped());
         taken
     }
@@ -179,7 +179,7 @@ impl<R: RegionTx> Tx<R> {
 
 impl<R: RegionTx> Transmit for Tx<R> {
     fn send(&mut self, batch: &mut Batch) -> usize {
-        if batch.is_at(self.passing) {
+        if batch.is_at(self.direct_pool) {
             return self.ring.send(batch);
         }
         self.send_other(batch)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Behind, CaptureCounts, Config, Counters, Device, Drops, Info, Link, MacAddress, QueueCounters, QueueStatistics,
+    CaptureCounts, Config, Counters, Device, Drops, Info, Link, MacAddress, PortClass, QueueCounters, QueueStatistics,
     Receive, Rss, Statistics, Transmit,
 };
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ pub trait SoftwareDevice: Send {
     /// The driver's name.
     const DRIVER: &'static str;
     /// The category of the port, for [`Info`].
-    const BEHIND: Behind;
+    const CLASS: PortClass;
     /// Why receive-side scaling cannot be set, for the error message.
     const QUEUE_SELECTOR: &'static str = "the sender selects the queue";
     /// Whether packets stay unsegmented if the port is opened with offloads.
@@ -145,7 +145,7 @@ impl<K: SoftwareDevice> Device for SoftwarePort<K> {
             tx_queues: options.tx_queues,
             ring: self.config.ring(),
             max_frame: if self.is_uncut() { LONGEST } else { options.max_frame },
-            behind: K::BEHIND,
+            class: K::CLASS,
             mbits: 0,
             timestamps: K::TIMESTAMPS && options.timestamps,
         }
@@ -157,13 +157,13 @@ impl<K: SoftwareDevice> Device for SoftwarePort<K> {
 
     fn rx(&mut self, queue: u16) -> Result<Box<dyn Receive>> {
         self.kind.check()?;
-        let counters = self.counters.take_rx(&self.config, queue)?;
+        let counters = self.counters.claim_rx(&self.config, queue)?;
         self.kind.rx(&self.config, queue, counters)
     }
 
     fn tx(&mut self, queue: u16) -> Result<Box<dyn Transmit>> {
         self.kind.check()?;
-        let counters = self.counters.take_tx(&self.config, queue)?;
+        let counters = self.counters.claim_tx(&self.config, queue)?;
         self.kind.tx(&self.config, queue, counters)
     }
 

@@ -158,7 +158,7 @@ impl QueueCounters {
 
     /// Undoes [`moved_packets`](Self::moved_packets) for packets and their bytes, and counts the packets as dropped.
     #[cold]
-    pub fn take_back(&self, (packets, bytes): (usize, usize)) {
+    pub fn recount_as_dropped(&self, (packets, bytes): (usize, usize)) {
         let take = |counter: &AtomicU64, count: usize| {
             counter.store(counter.load(Ordering::Relaxed).saturating_sub(count as u64), Ordering::Relaxed);
         };

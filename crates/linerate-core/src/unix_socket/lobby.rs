@@ -16,10 +16,10 @@ use crate::event::PEER_TIMEOUT;
 const MOST: usize = 64;
 /// The interval at which a client retries to connect to its server, and a server without free descriptors retries to
 /// accept.
-pub const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+pub const RETRY_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// The interval at which connections with an incomplete message are checked. Their sockets stay readable, so poll(2)
 /// cannot wait for the rest.
-const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+const PARTIAL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// Accepts connections, and passes on the first whose first message is complete.
 pub struct Lobby {
@@ -84,7 +84,7 @@ impl Lobby {
         loop {
             // If no descriptor is free, clients wait in the kernel's queue.
             let accepts = self.accept();
-            if let Some(at) = self.look() {
+            if let Some(at) = self.find_ready() {
                 return Some(self.waiting.remove(at).socket);
             }
             let mut events = vec![PollFd::new(stop, PollFlags::IN)];
@@ -94,8 +94,8 @@ impl Lobby {
             let silent = self.waiting.iter().filter(|waiting| !waiting.has_part);
             events.extend(silent.map(|waiting| PollFd::new(&waiting.socket, PollFlags::IN)));
             let pause = match self.waiting.iter().map(|waiting| waiting.since).min() {
-                _ if self.waiting.iter().any(|waiting| waiting.has_part) => Some(REST),
-                _ if !accepts => Some(AGAIN),
+                _ if self.waiting.iter().any(|waiting| waiting.has_part) => Some(PARTIAL_INTERVAL),
+                _ if !accepts => Some(RETRY_INTERVAL),
                 Some(since) => Timespec::try_from(PEER_TIMEOUT.saturating_sub(since.elapsed())).ok(),
                 None => None,
             };
@@ -130,7 +130,7 @@ impl Lobby {
     }
 
     /// Returns the first connection with a message. Closes connections that have ended or timed out.
-    fn look(&mut self) -> Option<usize> {
+    fn find_ready(&mut self) -> Option<usize> {
         let mut at = 0;
         while let Some(waiting) = self.waiting.get_mut(at) {
             match (self.first.has_message)(&waiting.socket) {

@@ -16,5 +16,5 @@ pub use connect::{connect, connect_as};
 pub use connection::{Connection, MOST_DESCRIPTORS, Message, MessageHeader};
 pub use control_thread::ControlThread;
 pub use listener::{SocketFile, listen, listen_as};
-pub use lobby::{AGAIN, FirstMessage, Lobby};
+pub use lobby::{FirstMessage, Lobby, RETRY_INTERVAL};
 pub use peers::Peers;

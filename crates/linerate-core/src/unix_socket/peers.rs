@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{SocketAddrUnix, SocketType};
 
-use super::{AGAIN, FirstMessage, Lobby, SocketFile, connect_as, listen_as};
+use super::{FirstMessage, Lobby, RETRY_INTERVAL, SocketFile, connect_as, listen_as};
 use crate::error::{Error, Result};
 
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -63,15 +63,15 @@ impl Peers {
     /// # Errors
     /// [`ErrorKind::Unusable`](crate::ErrorKind::Unusable) if this user may not access the socket or its folder, or if
     /// no socket can be at the path.
-    pub fn at(port: &str, path: &Path) -> Result<Peers> {
-        Peers::at_as(SocketType::STREAM, port, path)
+    pub fn connect_to(port: &str, path: &Path) -> Result<Peers> {
+        Peers::connect_to_as(SocketType::STREAM, port, path)
     }
 
-    /// As [`at`](Peers::at), with sockets of this type.
+    /// As [`connect_to`](Peers::connect_to), with sockets of this type.
     ///
     /// # Errors
-    /// As [`at`](Peers::at).
-    pub fn at_as(kind: SocketType, port: &str, path: &Path) -> Result<Peers> {
+    /// As [`connect_to`](Peers::connect_to).
+    pub fn connect_to_as(kind: SocketType, port: &str, path: &Path) -> Result<Peers> {
         let refused = |why: String, mend: &'static str| {
             let why = format!("{}: {why}", path.display());
             Err(Error::card(port, why, mend))
@@ -92,13 +92,13 @@ impl Peers {
     /// connections does not occupy the thread.
     pub fn pause(&self, stop: &impl AsFd) {
         if let Peers::Server { .. } = self {
-            let _ = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&AGAIN));
+            let _ = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&RETRY_INTERVAL));
         }
     }
 
     /// Returns whether a server belongs to the same user as the first server, to root, or to this process's user.
     /// Another user could have replaced a socket that was removed, and would receive the packets.
-    pub fn admits(&self, server: &UnixStream) -> bool {
+    pub fn is_trusted(&self, server: &UnixStream) -> bool {
         let Peers::Server { user, .. } = self else { return true };
         let Ok(peer) = socket_peercred(server) else { return false };
         let (peer, own) = (peer.uid.as_raw(), rustix::process::geteuid().as_raw());
@@ -124,7 +124,7 @@ impl Peers {
             if poll(&mut events, Some(&NO_TIME)) == Ok(1) {
                 return None;
             }
-            let connected = connect_as(kind, path).and_then(|socket| match self.admits(&socket) {
+            let connected = connect_as(kind, path).and_then(|socket| match self.is_trusted(&socket) {
                 true => socket.set_nonblocking(true).map(|()| socket),
                 false => {
                     Err(std::io::Error::new(ErrorKind::PermissionDenied, "another user than before listens there"))
@@ -142,7 +142,7 @@ impl Peers {
                 tracing::warn!("{}: {error}; tries again", path.display());
             }
             // Check `stop` also if the server always accepts.
-            let pause = if connected.is_ok() { &NO_TIME } else { &AGAIN };
+            let pause = if connected.is_ok() { &NO_TIME } else { &RETRY_INTERVAL };
             if poll(&mut events, Some(pause)) == Ok(1) {
                 return None;
             }

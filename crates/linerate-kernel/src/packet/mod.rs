@@ -17,7 +17,7 @@ use linerate_core::error::Result;
 use linerate_core::filter::Filter;
 use linerate_core::offload::LONGEST;
 use linerate_core::port::{
-    Address, Behind, Config, Description, Device, Drops, MTU, Maturity, OFFLOADS, Opening, PortKind, QUEUES,
+    Address, Config, Description, Device, Drops, MTU, Maturity, OFFLOADS, Opening, PortClass, PortKind, QUEUES,
     QueueCounters, RING, Receive, TIMESTAMPS, Transmit,
 };
 use queue::{PacketRx, PacketTx, Retry};
@@ -29,14 +29,14 @@ use super::port::{KernelPort, OnInterface, Sockets, Target};
 
 /// `packet:IF`
 pub static PACKET: PortKind = PortKind {
-    about: Description {
+    description: Description {
         options: &[QUEUES, RING, MTU, OFFLOADS, FLOW, TIMESTAMPS],
         feature: "kernel",
         example: "packet:eth0",
-        what: "an interface of Linux, by packet sockets",
+        summary: "an interface of Linux, by packet sockets",
         page: "kernel.md",
         maturity: Maturity::Others,
-        behind: Behind::Packet,
+        class: PortClass::Packet,
         ..Description::new("packet", Address::Interface)
     },
     open: &open,
@@ -104,7 +104,7 @@ impl PacketPort {
 
 impl Sockets for PacketPort {
     const DRIVER: &'static str = "packet";
-    const BEHIND: Behind = Behind::Packet;
+    const CLASS: PortClass = PortClass::Packet;
     const QUEUE_SELECTOR: &'static str = "the kernel spreads flows over the sockets by its own hash";
     const OFFLOADS: bool = true;
     const TIMESTAMPS: bool = true;

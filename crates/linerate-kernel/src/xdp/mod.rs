@@ -21,8 +21,8 @@ use std::time::Instant;
 use linerate_core::error::{Error, ErrorKind, Remedy, Result};
 use linerate_core::filter::Filter;
 use linerate_core::port::{
-    Address, Behind, Config, Description, Device, Drops, FRAME_HEADERS, MTU, Maturity, Opening, PortKind, PortOption,
-    QUEUES, QueueCounters, RING, Receive, Rx, Transmit, Tx, Value,
+    Address, Config, Description, Device, Drops, FRAME_HEADERS, MTU, Maturity, Opening, PortClass, PortKind,
+    PortOption, QUEUES, QueueCounters, RING, Receive, Rx, Transmit, Tx, Value,
 };
 use program::Action;
 use queue::{XdpRx, XdpTx};
@@ -70,7 +70,7 @@ pub enum Steer {
 
 /// `xdp:IF` and `xdp:IF-Q`
 pub static XDP: PortKind = PortKind {
-    about: Description {
+    description: Description {
         options: &[
             QUEUES,
             RING,
@@ -93,10 +93,10 @@ pub static XDP: PortKind = PortKind {
         ],
         feature: "kernel",
         example: "xdp:eth0?flow=udp:4321",
-        what: "some flows of an interface of Linux (AF_XDP); the rest stays with Linux",
+        summary: "some flows of an interface of Linux (AF_XDP); the rest stays with Linux",
         page: "kernel.md",
         maturity: Maturity::Others,
-        behind: Behind::Xdp,
+        class: PortClass::Xdp,
         ..Description::new("xdp", Address::Interface)
     },
     open: &open,
@@ -228,7 +228,7 @@ impl Xdp {
             let (queues, most) = (config.options.rx_queues, queues.len() as u16);
             let remedy = format!("open it with fewer, or: sudo ethtool -L {} combined {queues}", interface.name());
             return Err(
-                Error::too_many_queues(config.name, "receive", queues, most).with_remedy(Remedy::Do(remedy.into()))
+                Error::too_many_queues(config.name, "receive", queues, most).with_remedy(Remedy::Step(remedy.into()))
             );
         }
 
@@ -372,7 +372,7 @@ fn attach(interface: &Interface, program: &Program) -> Result<(bpf::Link, Mode)>
 
 impl Sockets for Xdp {
     const DRIVER: &'static str = "xdp";
-    const BEHIND: Behind = Behind::Xdp;
+    const CLASS: PortClass = PortClass::Xdp;
     const QUEUE_SELECTOR: &'static str = "the interface's driver spreads packets: ethtool -X";
     const OFFLOADS: bool = false;
 

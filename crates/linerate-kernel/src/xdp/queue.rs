@@ -109,15 +109,15 @@ impl XdpRx {
             rest -= 1;
             let Some(mut slot) = take(lent, fresh) else {
                 // SAFETY: it was just taken.
-                unsafe { batch.put(&[fresh]) };
+                unsafe { batch.recycle(&[fresh]) };
                 continue;
             };
             taken += 1;
             // SAFETY: the slot is of the queue's pool, which is the batch's.
             if !unsafe { batch.push_slot(&self.pool, &mut slot) } {
                 // The chain exceeds the maximum. SAFETY: the slot is dropped here.
-                unsafe { batch.put(&[slot.buf()]) };
-                batch.drop_beginning();
+                unsafe { batch.recycle(&[slot.buf()]) };
+                batch.drop_partial();
                 self.counters.dropped();
             }
         }
@@ -132,7 +132,7 @@ impl XdpRx {
         }
         // Only complete packets are delivered; the next call continues with the rest of this socket's last packet.
         let is_whole = !batch.ends_in_chain();
-        batch.keep_beginning(&mut self.partial);
+        batch.take_partial(&mut self.partial);
         is_whole && rest == 0
     }
 }
@@ -146,7 +146,7 @@ impl RegionRx for XdpRx {
         let before = batch.len();
         if !self.partial.is_empty() {
             // SAFETY: they are slots of the queue's pool, which is the batch's.
-            unsafe { batch.resume(&self.pool, &mut self.partial) };
+            unsafe { batch.restore_partial(&self.pool, &mut self.partial) };
         }
         for _ in 0..self.sockets.len() {
             if !self.take_from(self.turn, batch) {
@@ -179,7 +179,7 @@ fn finish_checksums(batch: &mut Batch) {
     // SAFETY: it is used with the batch's slots, whose pool this is; none of them moves.
     let (view, slots) = unsafe { (pool.region().view(), batch.raw_slots()) };
     for packet in slots.chunk_by_mut(|slot, _| slot.has_more()) {
-        if let Some(left) = Offload::left_undone(view.bytes(&packet[0])) {
+        if let Some(left) = Offload::detect_partial_checksum(view.bytes(&packet[0])) {
             left.finish(packet, view);
         }
     }
@@ -220,7 +220,7 @@ const CHECKSUM: u64 = 1 << 1;
 /// Returns whether an offload can be left to the kernel: a checksum inside the packet, with headroom for metadata.
 pub(super) fn is_for_kernel(left: Offload, first: &Slot) -> bool {
     let is_checksum = left.segmentation() == Segmentation::None && left.needs_checksum();
-    is_checksum && left.places(first.len()).is_some() && first.offset() >= METADATA
+    is_checksum && left.checksum_offsets(first.len()).is_some() && first.offset() >= METADATA
 }
 
 /// Returns the kernel's metadata for an offload (`struct xsk_tx_metadata`): flags, the checksum's start, and its offset
@@ -252,7 +252,7 @@ impl RegionTx for XdpTx {
             let [address] = end.completion.pop();
             if end.lent.take_back(address >> shift) {
                 // SAFETY: the kernel had it, of the queue's pool, which is the batch's.
-                unsafe { batch.put(&[(address >> shift) as u32]) };
+                unsafe { batch.recycle(&[(address >> shift) as u32]) };
             }
         }
         if done > 0 {
@@ -279,7 +279,7 @@ impl RegionTx for XdpTx {
                 self.counters.dropped();
                 let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
                 // SAFETY: their slots count as sent below, and the kernel does not get the buffers.
-                unsafe { batch.put(&bufs) };
+                unsafe { batch.recycle(&bufs) };
                 taken += count;
                 continue;
             }

@@ -1044,7 +1044,7 @@ mod tests {
             let mut batch = Batch::new();
             assert!(batch.push(&pool, &[0; 60]) && batch.push(&pool, &[0; 60]));
             // From byte 34, stored at offset 16 from there (virtio_net_hdr).
-            batch.leave(0, Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]));
+            batch.set_offload(0, Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]));
             let first = &batch.slots()[0];
             let at = ((first.buf() as usize) << 11) + first.offset();
             assert_eq!(tx.send(&mut batch), 2);
@@ -1089,7 +1089,7 @@ mod tests {
         let Fake { pool, sent, mut tx, rx, .. } = Fake::with(true, true);
         let mut batch = Batch::new();
         assert!(batch.push(&pool, &[0; 60]) && batch.push(&pool, &[0; 3000]));
-        batch.leave(1, Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]));
+        batch.set_offload(1, Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]));
         let first = &batch.slots()[1];
         let at = ((first.buf() as usize) << 11) + first.offset();
         tx.send(&mut batch);

@@ -184,7 +184,7 @@ struct Running {
 
 impl QueueRing {
     pub fn new(shared: &Arc<Shared>, direction: Direction, queue: u16) -> QueueRing {
-        QueueRing { shared: shared.clone(), direction, queue, seen: Seen::NOTHING, running: None }
+        QueueRing { shared: shared.clone(), direction, queue, seen: Seen::NONE, running: None }
     }
 
     /// Returns the ring of the current connection; `None` without a connection.

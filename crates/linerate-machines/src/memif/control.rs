@@ -78,7 +78,7 @@ pub struct ConnectionOptions {
 /// socket. [`ErrorKind::System`](linerate_core::ErrorKind::System) without a thread.
 pub fn start(path: &Path, options: ConnectionOptions, shared: Arc<Shared>) -> Result<ControlThread> {
     let peers = match options.role {
-        Role::Client => Peers::at_as(SocketType::SEQPACKET, &options.name, path)?,
+        Role::Client => Peers::connect_to_as(SocketType::SEQPACKET, &options.name, path)?,
         Role::Server => Peers::listen_as(SocketType::SEQPACKET, path, greeting())?,
     };
     ControlThread::start("memif", peers, move |peers, stop| run(peers, stop, &options, &shared))

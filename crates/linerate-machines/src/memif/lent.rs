@@ -70,8 +70,8 @@ impl Lent {
         let run = done.min(self.bufs.len() - start);
         // SAFETY: they are from the queue's pool, which is the batch's, and no longer lent.
         unsafe {
-            batch.put(&self.bufs[start..start + run]);
-            batch.put(&self.bufs[..done - run]);
+            batch.recycle(&self.bufs[start..start + run]);
+            batch.recycle(&self.bufs[..done - run]);
         }
         (self.first, self.count) = (self.first.wrapping_add(done as u16), kept);
         Ok(())
@@ -100,7 +100,7 @@ mod tests {
             Pool::new(Region::new(&RegionOptions { buffers: 64, buffer_size: 2048, pages, numa_node: None }).unwrap());
         let mut lent = Lent::none(&pool, 16);
         let mut batch = Batch::new();
-        batch.is_of(&pool);
+        batch.bind_if_unbound(&pool);
         for _ in 0..5 {
             lent.add(batch.take_buffer().unwrap());
         }

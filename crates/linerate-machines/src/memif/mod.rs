@@ -34,8 +34,8 @@ use linerate_core::batch::MAX_CHAIN;
 use linerate_core::error::{Error, ErrorKind, Remedy, Result};
 use linerate_core::memory::{Placement, Pool, Reservation};
 use linerate_core::port::{
-    Address, Behind, Config, Description, Device, Drops, Link, MTU, Maturity, Opening, PortKind, PortName, PortOption,
-    QUEUES, QueueCounters, RING, Receive, Rx, SoftwareDevice, SoftwarePort, Transmit, Tx, Value,
+    Address, Config, Description, Device, Drops, Link, MTU, Maturity, Opening, PortClass, PortKind, PortName,
+    PortOption, QUEUES, QueueCounters, RING, Receive, Rx, SoftwareDevice, SoftwarePort, Transmit, Tx, Value,
 };
 use linerate_core::unix_socket::ControlThread;
 use message::Secret;
@@ -61,7 +61,7 @@ pub struct Memif {
 
 /// `memif:PATH`
 pub static KIND: PortKind = PortKind {
-    about: Description {
+    description: Description {
         options: &[
             QUEUES,
             RING,
@@ -88,11 +88,11 @@ pub static KIND: PortKind = PortKind {
         ],
         feature: "memif",
         example: "memif:/run/vpp/memif.sock",
-        what: "a peer over shared memory: VPP, DPDK, libmemif",
+        summary: "a peer over shared memory: VPP, DPDK, libmemif",
         page: "machines.md",
         no_link: "is the other side running, with the same id and secret?",
         maturity: Maturity::Others,
-        behind: Behind::Peer,
+        class: PortClass::Peer,
         large_buffers: Some(("zero-copy", 4096)),
         ..Description::new("memif", Address::Socket)
     },
@@ -180,7 +180,7 @@ impl Memif {
 
 impl SoftwareDevice for Memif {
     const DRIVER: &'static str = "memif";
-    const BEHIND: Behind = Behind::Peer;
+    const CLASS: PortClass = PortClass::Peer;
 
     fn description(&self) -> String {
         let role = match self.role {
@@ -252,7 +252,7 @@ impl SoftwareDevice for Memif {
             None => Ok(Link::Down),
             Some(words) => {
                 let path = &self.path;
-                let remedy = Remedy::Do("give both sides the same secret=TEXT".into());
+                let remedy = Remedy::Step("give both sides the same secret=TEXT".into());
                 Err(Error::new(ErrorKind::Denied, path, format!("the server refuses this client: {words}"))
                     .with_remedy(remedy))
             }

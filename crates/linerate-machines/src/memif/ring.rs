@@ -189,7 +189,7 @@ impl MemifRing {
     #[inline(always)]
     pub fn ready(&mut self) -> Result<u16, Breach> {
         // Acquire: descriptors and packets are read after the index.
-        let (ready, most) = (self.cursor.look(|| self.words[self.theirs].load(Acquire)), self.size());
+        let (ready, most) = (self.cursor.refresh_available(|| self.words[self.theirs].load(Acquire)), self.size());
         match ready <= most {
             true => Ok(ready),
             false => Err(Breach::Beyond { what: "the count of descriptors", is: ready.into(), most: most.into() }),

@@ -80,7 +80,7 @@ impl BufferPolicy for Lends {
         }
         if fresh.len() < parts.len() {
             // SAFETY: they were just taken.
-            unsafe { batch.put(&fresh) };
+            unsafe { batch.recycle(&fresh) };
             return Received::NoBuffer;
         }
         for (place, (&(ahead, part), new)) in parts.iter().zip(fresh).enumerate() {
@@ -90,7 +90,7 @@ impl BufferPolicy for Lends {
             unsafe {
                 let mut slot = placement.slot(buf, part.len as u16, place + 1 < parts.len());
                 if !batch.push_slot(pool, &mut slot) {
-                    batch.put(&[buf]); // unreachable: a chain of MAX_CHAIN slots fits beyond the capacity
+                    batch.recycle(&[buf]); // unreachable: a chain of MAX_CHAIN slots fits beyond the capacity
                 }
             }
         }

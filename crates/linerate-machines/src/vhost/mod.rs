@@ -33,8 +33,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use linerate_core::error::{Error, Result};
 use linerate_core::offload::LONGEST;
 use linerate_core::port::{
-    Address, Behind, Config, Description, Device, Drops, Link, MTU, Maturity, OFFLOADS, Opening, PortKind, PortOption,
-    QUEUES, QueueCounters, Receive, Rx, SoftwareDevice, SoftwarePort, Transmit,
+    Address, Config, Description, Device, Drops, Link, MTU, Maturity, OFFLOADS, Opening, PortClass, PortKind,
+    PortOption, QUEUES, QueueCounters, Receive, Rx, SoftwareDevice, SoftwarePort, Transmit,
 };
 use linerate_core::unix_socket::ControlThread;
 use linerate_spec::virtio::feature;
@@ -88,7 +88,7 @@ impl Vhost {
 
 /// `vhost:PATH`
 pub static KIND: PortKind = PortKind {
-    about: Description {
+    description: Description {
         options: &[
             QUEUES,
             MTU,
@@ -98,11 +98,11 @@ pub static KIND: PortKind = PortKind {
         ],
         feature: "vhost",
         example: "vhost:/tmp/vm",
-        what: "the card of a virtual machine",
+        summary: "the card of a virtual machine",
         page: "machines.md",
         no_link: "is the machine running, and its driver loaded?",
         maturity: Maturity::Others,
-        behind: Behind::Peer,
+        class: PortClass::Peer,
         ..Description::new("vhost", Address::Socket)
     },
     open: &open,
@@ -116,7 +116,7 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
 
 impl SoftwareDevice for Vhost {
     const DRIVER: &'static str = "vhost";
-    const BEHIND: Behind = Behind::Peer;
+    const CLASS: PortClass = PortClass::Peer;
     const QUEUE_SELECTOR: &'static str = "the front end selects the queue";
     const OFFLOADS: bool = true;
 

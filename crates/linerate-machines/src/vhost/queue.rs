@@ -15,7 +15,7 @@ use linerate_core::batch::{Batch, MAX_CHAIN};
 use linerate_core::error::{self, Error};
 use linerate_core::event::Interrupt;
 use linerate_core::memory::{Mapping, Pool};
-use linerate_core::offload::{Offload, Taken};
+use linerate_core::offload::{AcceptedOffloads, Offload};
 use linerate_core::packet::Packet;
 use linerate_core::port::{QueueCounters, RegionRx, SendFinished, Transmit};
 use linerate_core::ring::Breach;
@@ -39,7 +39,7 @@ const MIN_BATCH: usize = 4;
 const MOST_DROPPED: usize = 256;
 
 /// The features with which a driver accepts unfinished packets.
-const DRIVER_OFFLOADS: Taken = Taken {
+const DRIVER_OFFLOADS: AcceptedOffloads = AcceptedOffloads {
     checksum: feature::GUEST_CSUM,
     tcp_ipv4: feature::GUEST_TSO4,
     tcp_ipv6: feature::GUEST_TSO6,
@@ -330,7 +330,7 @@ fn take_chain(
     let offload = Offload(std::array::from_fn(|at| bytes[at]));
     let offload = (may_be_unfinished && offload.is_needed()).then_some(offload);
     // The checksum must be inside the packet, wherever the packet goes next.
-    if offload.is_some_and(|offload| offload.needs_checksum() && offload.places(length).is_none()) {
+    if offload.is_some_and(|offload| offload.needs_checksum() && offload.checksum_offsets(length).is_none()) {
         return Received::Dropped;
     }
     let mut read = |_, target: &mut [u8]| cursor.read(target);
@@ -739,7 +739,7 @@ fn fill_chains(
     let memory = &*setup.memory;
     let mut bytes = single_header();
     if let Some(todo) = packet.offload() {
-        if !todo.is_taken(&DRIVER_OFFLOADS, setup.features) {
+        if !todo.is_accepted(&DRIVER_OFFLOADS, setup.features) {
             return Sent::Unfinished;
         }
         bytes[..Offload::LEN].copy_from_slice(&todo.0);

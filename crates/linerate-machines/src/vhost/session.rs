@@ -62,7 +62,7 @@ impl Shared {
 /// socket. [`ErrorKind::System`](linerate_core::ErrorKind::System) without a thread.
 pub fn start(port: &str, path: &Path, is_client: bool, shared: Arc<Shared>) -> Result<ControlThread> {
     let peers = match is_client {
-        true => Peers::at(port, path)?,
+        true => Peers::connect_to(port, path)?,
         false => Peers::listen(path, FirstMessage::of_client::<Header>())?,
     };
     ControlThread::start("vhost-user", peers, move |peers, stop| {

@@ -113,7 +113,7 @@ impl DeviceRing for Split {
     #[inline(always)]
     fn poll_available(&mut self) -> Result<(), Breach> {
         // Acquire: ids, descriptors and packets are read after the index.
-        let count = self.cursor.look(|| self.available[INDEX].load(Acquire));
+        let count = self.cursor.refresh_available(|| self.available[INDEX].load(Acquire));
         let most = self.mask + 1;
         match count <= most {
             true => Ok(()),

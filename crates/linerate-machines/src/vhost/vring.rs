@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
-use linerate_core::event::{Handover, Interrupt, PEER_TIMEOUT, Patience, Seen};
+use linerate_core::event::{Handover, Interrupt, PEER_TIMEOUT, Seen, YieldWait};
 use linerate_core::port::span_of;
 use linerate_core::ring::Breach;
 use linerate_spec::virtio::feature;
@@ -183,8 +183,8 @@ impl Vring {
         /// A poll takes less time if its thread has a processor.
         const POLL: Duration = Duration::from_millis(1);
         let timeout = if self.is_stalled.load(Relaxed) { POLL } else { self.timeout };
-        let (begin, mut patience) = (Instant::now(), Patience::new(POLL));
-        self.setup.wait_until_left(|| {
+        let (begin, mut patience) = (Instant::now(), YieldWait::new(POLL));
+        self.setup.wait_until_idle(|| {
             if !patience.wait() {
                 std::thread::sleep(POLL);
             }
@@ -266,7 +266,7 @@ pub struct QueueRing {
 
 impl QueueRing {
     pub fn new(vring: Arc<Vring>) -> QueueRing {
-        QueueRing { vring, seen: Seen::NOTHING, running: None }
+        QueueRing { vring, seen: Seen::NONE, running: None }
     }
 
     pub fn vring(&self) -> &Vring {

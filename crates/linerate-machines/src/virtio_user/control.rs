@@ -10,7 +10,7 @@ use linerate_cards::nic::virtio::Virtio;
 use linerate_core::error::{Error, ErrorKind, Result};
 use linerate_core::event::{Handover, Interrupt};
 use linerate_core::port::{Config, Device, FRAME_HEADERS, span_of};
-use linerate_core::unix_socket::{AGAIN, ControlThread, FirstMessage, Peers, connect};
+use linerate_core::unix_socket::{ControlThread, FirstMessage, Peers, RETRY_INTERVAL, connect};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::Forms;
@@ -111,10 +111,10 @@ pub fn start(is_server: bool, shared: Arc<Shared>) -> Result<ControlThread> {
     let (peers, first) = match is_server {
         true => (Peers::listen(path, FirstMessage::of_server())?, None),
         false => {
-            let peers = Peers::at(&shared.config.name, path)?;
+            let peers = Peers::connect_to(&shared.config.name, path)?;
             let socket = connect(path).map_err(|error| unreachable_at(&shared, &error))?;
             // Records the user of the first peer.
-            peers.admits(&socket);
+            peers.is_trusted(&socket);
             (peers, Some(shared.attach(socket).map_err(|unusable| unusable.error)?))
         }
     };
@@ -161,7 +161,7 @@ fn run(peers: &Peers, stop: &Interrupt, shared: &Shared, first: Option<Arc<BackE
                 // The memory must stay mapped while the device may use it.
                 let is_stopped =
                     device.is_some_and(|(back_end, _device)| !back_end.link.is_alive() && !watch(&back_end, stop));
-                let pause = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&AGAIN));
+                let pause = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&RETRY_INTERVAL));
                 if is_stopped || pause.is_ok_and(|count| count > 0) {
                     return;
                 }

@@ -24,8 +24,8 @@ use control::Shared;
 use linerate_cards::nic::virtio::MAX_QUEUES;
 use linerate_core::error::{Error, Result};
 use linerate_core::port::{
-    Address, Behind, Config, Description, Device, Link, MTU, Maturity, OFFLOADS, Opening, PortKind, PortOption, QUEUES,
-    QueueCounters, RING, Receive, SoftwareDevice, SoftwarePort, Transmit, VECTORS, Value,
+    Address, Config, Description, Device, Link, MTU, Maturity, OFFLOADS, Opening, PortClass, PortKind, PortOption,
+    QUEUES, QueueCounters, RING, Receive, SoftwareDevice, SoftwarePort, Transmit, VECTORS, Value,
 };
 use linerate_core::unix_socket::ControlThread;
 use queue::{UserRx, UserTx};
@@ -77,7 +77,7 @@ impl VirtioUser {
 
 /// `virtio-user:PATH`
 pub static KIND: PortKind = PortKind {
-    about: Description {
+    description: Description {
         options: &[
             QUEUES,
             RING,
@@ -96,11 +96,11 @@ pub static KIND: PortKind = PortKind {
         ],
         feature: "vhost",
         example: "virtio-user:/tmp/vm",
-        what: "a card at a vhost-user back end",
+        summary: "a card at a vhost-user back end",
         page: "machines.md",
         no_link: "is its back end running?",
         maturity: Maturity::Others,
-        behind: Behind::Peer,
+        class: PortClass::Peer,
         ..Description::new("virtio-user", Address::Socket)
     },
     open: &open,
@@ -118,7 +118,7 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
 
 impl SoftwareDevice for VirtioUser {
     const DRIVER: &'static str = "virtio-user";
-    const BEHIND: Behind = Behind::Peer;
+    const CLASS: PortClass = PortClass::Peer;
     const QUEUE_SELECTOR: &'static str = "the back end selects the queue";
     const OFFLOADS: bool = true;
 

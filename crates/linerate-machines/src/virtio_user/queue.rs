@@ -34,7 +34,7 @@ impl<Q: ?Sized> DeviceQueue<Q> {
     /// # Errors
     /// Errors of the driver.
     fn new(shared: &Arc<Shared>, number: u16, counters: Arc<QueueCounters>, start: StartQueue<Q>) -> Result<Self> {
-        let (shared, seen) = (shared.clone(), Seen::NOTHING);
+        let (shared, seen) = (shared.clone(), Seen::NONE);
         let mut device_queue = DeviceQueue { shared, seen, queue: None, number, counters, start, has_failed: false };
         device_queue.adopt()?;
         Ok(device_queue)

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use linerate::ErrorKind;
-use linerate::port::{Behind, Port};
+use linerate::port::{Port, PortClass};
 use linerate::share::{Client, folder};
 use linerate_preload::{keeping_errno, report};
 
@@ -161,7 +161,7 @@ pub fn of_index(index: u32) -> Option<Arc<Name>> {
 /// Reports once that a port in memory, which no other process serves, is reachable only from this process.
 pub fn note_alone(port: &Port) {
     static IS_NOTED: AtomicBool = AtomicBool::new(false);
-    if port.info().behind == Behind::Memory && !IS_NOTED.swap(true, Ordering::Relaxed) {
+    if port.info().class == PortClass::Memory && !IS_NOTED.swap(true, Ordering::Relaxed) {
         report(&format!(
             "nothing else reaches {}, which is in this process; for ports of several: linerate serve",
             port.name()

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use linerate_core::batch::Batch;
 use linerate_core::error::{Error, ErrorKind, Result};
 use linerate_core::memory::Pool;
-use linerate_core::port::{Behind, CaptureCounts, FRAME_HEADERS, Link, RxQueue, TxQueue};
+use linerate_core::port::{CaptureCounts, FRAME_HEADERS, Link, PortClass, RxQueue, TxQueue};
 use linerate_core::slot::Slot;
 
 use super::{Frame, Report, Unsent, Wire};
@@ -47,12 +47,12 @@ impl PortWire {
         let (pool, link) = (device.pool().clone(), Cell::new((is_up(&device), Instant::now())));
         let (received, sending) = (Batch::new(), Batch::new());
         let info = device.info();
-        let mtu = match info.behind {
-            Behind::Capture | Behind::Nothing => usize::MAX,
+        let mtu = match info.class {
+            PortClass::Capture | PortClass::Nothing => usize::MAX,
             _ => info.max_frame.saturating_sub(FRAME_HEADERS),
         };
         let (queues, is_finished, frames, long, no_buffer) = (Queues::Unclaimed, false, [0; 2], 0, 0);
-        let pads = matches!(info.behind, Behind::Packet | Behind::Xdp);
+        let pads = matches!(info.class, PortClass::Packet | PortClass::Xdp);
         PortWire { device, queues, pool, received, sending, link, is_finished, frames, mtu, long, no_buffer, pads }
     }
 }
@@ -165,7 +165,7 @@ impl Wire for PortWire {
 
     /// Returns the counts of a capture file; other ports have no report.
     fn report(&self) -> Option<Report> {
-        if self.device.info().behind != Behind::Capture {
+        if self.device.info().class != PortClass::Capture {
             return None;
         }
         let [sent, received] = self.frames;

@@ -85,7 +85,8 @@ impl<T: Copy> Channel<T> {
         let at = self.entry_index(tail);
         if from.len() < MEMCPY_MIN {
             for (n, word) in from.iter().enumerate() {
-                // SAFETY: these entries belong to the sender (see `Sync`), and `entry_index` is below the ring's length.
+                // SAFETY: these entries belong to the sender (see `Sync`), and `entry_index` returns less than the
+                // ring's length.
                 unsafe { *self.entries.get_unchecked(self.entry_index(tail.wrapping_add(n as u32))).get() = *word };
             }
             return;
@@ -109,7 +110,8 @@ impl<T: Copy> Channel<T> {
         let at = self.entry_index(head);
         if to.len() < MEMCPY_MIN {
             for (n, word) in to.iter_mut().enumerate() {
-                // SAFETY: these entries belong to the receiver (see `Sync`), and `entry_index` is below the ring's length.
+                // SAFETY: these entries belong to the receiver (see `Sync`), and `entry_index` returns less than the
+                // ring's length.
                 *word = unsafe { *self.entries.get_unchecked(self.entry_index(head.wrapping_add(n as u32))).get() };
             }
             return;

@@ -171,7 +171,7 @@ impl Consumers {
         }
         let batch = || {
             let mut batch = Batch::with_capacity(BATCH);
-            batch.is_of(&pool);
+            batch.bind_if_unbound(&pool);
             batch
         };
         let (mut states, mut lanes) = (Vec::new(), Vec::new());
@@ -243,7 +243,7 @@ impl Distributor {
     /// next turn if the pool has no free buffers.
     fn distribute_all(&mut self, shared: &Shared) {
         let Distributor { port_batch, copies, lanes, last_consumer, .. } = self;
-        if port_batch.is_of(&shared.pool) {
+        if port_batch.bind_if_unbound(&shared.pool) {
             return distribute_batch(shared, port_batch, lanes, last_consumer);
         }
         loop {
@@ -255,7 +255,7 @@ impl Distributor {
             distribute_batch(shared, copies, lanes, last_consumer);
         }
         // The empty batch returns to the port's pool.
-        port_batch.belongs_to(&shared.pool);
+        port_batch.bind_if_empty(&shared.pool);
     }
 
     /// Disarms the port's queues for a consumer that has woken up; other sleeping consumers stay armed.
@@ -303,7 +303,7 @@ fn distribute_batch(shared: &Shared, batch: &mut Batch, lanes: &mut [Lane], last
                 consumer.counters.missed(dropped as u32, 0);
                 while let Some(slot) = packets.pop_slot() {
                     // SAFETY: the slot is consumed here, and both batches are of the port's pool.
-                    unsafe { batch.put(&[slot.buf()]) };
+                    unsafe { batch.recycle(&[slot.buf()]) };
                 }
             }
         }

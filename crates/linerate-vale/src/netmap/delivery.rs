@@ -146,7 +146,7 @@ impl Delivery {
             return false;
         }
         let (mut full, mut too_long) = (0, 0);
-        side.copies.is_of(&self.pool);
+        side.copies.bind_if_unbound(&self.pool);
         let mut time = side.time(self, wanted.count_ones() as usize);
         if wanted.count_ones() < MIN_BATCH
             && side.recipient.is_none()
@@ -181,10 +181,9 @@ impl Delivery {
             let slots = frames.slots(wanted.trailing_zeros() as usize);
             wanted &= wanted - 1;
             // SAFETY: the frames' slots are of the frames' pool.
-            let copied =
-                unsafe { side.copies.copy_careful(&self.pool, slots, frames.pool, self.longest, self.offloads) };
+            let copied = unsafe { side.copies.copy_any(&self.pool, slots, frames.pool, self.longest, self.offloads) };
             match copied {
-                Copied::Whole => {}
+                Copied::Done => {}
                 Copied::NoBuffer => full += 1,
                 Copied::TooLong => too_long += 1,
             }
@@ -243,7 +242,7 @@ impl Delivery {
 /// Accepts copies for a monitor.
 impl MonitorSink for Delivery {
     fn copy(&self, copies: &mut Batch, packet: &[Slot], theirs: &Arc<Pool>) -> bool {
-        if !copies.is_of(&self.pool) {
+        if !copies.bind_if_unbound(&self.pool) {
             return false;
         }
         // SAFETY: the view is used only with the packet's slots, which are of that pool.
@@ -253,9 +252,9 @@ impl MonitorSink for Delivery {
             |copies: &mut Batch| unsafe { copies.copy_short(&self.pool, view, self.longest, 1, |_| packet) == 0 };
         let careful = |copies: &mut Batch| {
             // SAFETY: as above.
-            unsafe { copies.copy_careful(&self.pool, packet, theirs, self.longest, self.offloads) }
+            unsafe { copies.copy_any(&self.pool, packet, theirs, self.longest, self.offloads) }
         };
-        let is_copied = is_short(copies) || careful(copies) == Copied::Whole;
+        let is_copied = is_short(copies) || careful(copies) == Copied::Done;
         if is_copied && let Some(time) = timestamp(&packet[0], view) {
             copies.stamp_last(time);
         }
@@ -330,7 +329,7 @@ impl SenderSide {
             let copy = unsafe { theirs.copy(slot, ours, buf) };
             if !self.sender.send_slot(pool, &copy) {
                 // SAFETY: the copy is discarded, so the buffer has no other owner.
-                unsafe { self.copies.put(&[buf]) };
+                unsafe { self.copies.recycle(&[buf]) };
                 full += 1;
             }
             wanted &= wanted - 1;

@@ -9,8 +9,8 @@ use linerate_core::batch::Batch;
 use linerate_core::error::{Error, ErrorKind, Remedy, Result};
 use linerate_core::memory::Pool;
 use linerate_core::port::{
-    Behind, Config, Drops, Link, Mirror, MonitorEntry, Monitored, QueueCounters, Receive, SoftwareDevice, SoftwarePort,
-    Transmit, TxQueue,
+    Config, Drops, Link, Mirror, MonitorEntry, Monitored, PortClass, QueueCounters, Receive, SoftwareDevice,
+    SoftwarePort, Transmit, TxQueue,
 };
 use linerate_core::slot::Slot;
 
@@ -33,7 +33,7 @@ impl Monitor {
         config.check_ring()?;
         let port = Monitored::find(name).ok_or_else(|| Error::not_open(name))?;
         let delivery = Arc::new(Delivery::new(&config)?);
-        let one = MonitorEntry { receive, transmit, listener: delivery.clone() };
+        let one = MonitorEntry { receive, transmit, sink: delivery.clone() };
         port.add(one.clone());
         Ok(SoftwarePort::new(config, Monitor { port, one, delivery }))
     }
@@ -47,7 +47,7 @@ impl Drop for Monitor {
 
 impl SoftwareDevice for Monitor {
     const DRIVER: &'static str = "monitor";
-    const BEHIND: Behind = Behind::Memory;
+    const CLASS: PortClass = PortClass::Memory;
     const TIMESTAMPS: bool = true;
 
     fn description(&self) -> String {
@@ -74,7 +74,7 @@ impl SoftwareDevice for Monitor {
         match self.port.is_open() {
             true => Ok(Link::Up { mbits: 0 }),
             false => {
-                let remedy = Remedy::Do("open the monitor again once the port is there".into());
+                let remedy = Remedy::Step("open the monitor again once the port is there".into());
                 Err(Error::new(ErrorKind::Gone, &self.port.name, "the port of the monitor is closed")
                     .with_remedy(remedy))
             }
@@ -142,7 +142,7 @@ impl Transmit for RemotePipeTx {
                 && let Some((slots, pool)) = batch.contents()
             {
                 mirror.copy(slots, pool, receive);
-                mirror.miss(lost, receive);
+                mirror.count_missing(lost, receive);
                 mirror.hand_over();
             }
         }

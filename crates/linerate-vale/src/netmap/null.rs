@@ -6,19 +6,19 @@ use std::sync::Arc;
 use linerate_core::batch::Batch;
 use linerate_core::error::Result;
 use linerate_core::port::{
-    Address, Behind, Config, Description, MTU, OFFLOADS, PortKind, QUEUES, QueueCounters, RING, Receive,
+    Address, Config, Description, MTU, OFFLOADS, PortClass, PortKind, QUEUES, QueueCounters, RING, Receive,
     SoftwareDevice, SoftwarePort, Transmit, Waker,
 };
 
 /// `null:`
 pub static NULL: PortKind = PortKind {
-    about: Description {
+    description: Description {
         options: &[QUEUES, RING, MTU, OFFLOADS],
         feature: "netmap",
         example: "null:",
-        what: "nothing: takes everything, and receives nothing",
+        summary: "nothing: takes everything, and receives nothing",
         page: "netmap.md",
-        behind: Behind::Nothing,
+        class: PortClass::Nothing,
         ..Description::new("null", Address::Text)
     },
     open: &|opening| Ok(Box::new(Null::open(opening.config)?)),
@@ -40,7 +40,7 @@ impl Null {
 
 impl SoftwareDevice for Null {
     const DRIVER: &'static str = "null";
-    const BEHIND: Behind = Behind::Nothing;
+    const CLASS: PortClass = PortClass::Nothing;
 
     fn description(&self) -> String {
         "drops all packets".to_string()

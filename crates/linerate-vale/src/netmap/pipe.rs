@@ -9,7 +9,7 @@ use linerate_core::error::{Error, Result};
 use linerate_core::event::ArmedEvent;
 use linerate_core::memory::Pool;
 use linerate_core::port::{
-    Behind, Config, Link, QueueCounters, Receive, RegionRx, RegionTx, Rx, Settings, SoftwareDevice, SoftwarePort,
+    Config, Link, PortClass, QueueCounters, Receive, RegionRx, RegionTx, Rx, Settings, SoftwareDevice, SoftwarePort,
     Transmit, Tx,
 };
 
@@ -130,7 +130,7 @@ impl Drop for Pipe {
 
 impl SoftwareDevice for Pipe {
     const DRIVER: &'static str = "pipe";
-    const BEHIND: Behind = Behind::Memory;
+    const CLASS: PortClass = PortClass::Memory;
 
     fn description(&self) -> String {
         format!("an end of pipe {}, without copies", self.pipe.name)

@@ -265,9 +265,9 @@ impl Ring {
     /// Between two calls, the program may have swapped the ring, and a program-defined queue may have swapped the
     /// batch. A batch that does not fit is dropped; its buffers return to their pool.
     fn fit(&self, batch: &mut Batch) {
-        if batch.capacity() < self.slots.len() || !batch.is_of(&self.pool) {
+        if batch.capacity() < self.slots.len() || !batch.bind_if_unbound(&self.pool) {
             *batch = Batch::with_capacity(self.slots.len());
-            batch.is_of(&self.pool);
+            batch.bind_if_unbound(&self.pool);
         }
     }
 
@@ -307,24 +307,24 @@ impl TxRing {
             let has_more = slot.has_more();
             if !*drops_rest && chain == MAX_CHAIN {
                 (*drops_rest, *too_long) = (true, *too_long + 1);
-                batch.drop_beginning();
+                batch.drop_partial();
             }
             // The batch has room for a ring and a chain, so this succeeds; otherwise the slot would be dropped.
             // SAFETY: `fit` made the batch use the ring's pool, which its slots are of.
             if *drops_rest || !unsafe { batch.push_slot(&ring.pool, &mut slot) } {
                 // SAFETY: the slot is consumed here.
-                unsafe { batch.put(&[slot.buf()]) };
+                unsafe { batch.recycle(&[slot.buf()]) };
             }
             *drops_rest &= has_more;
             chain = if has_more && !*drops_rest { chain + 1 } else { 0 };
         }
         // An incomplete packet waits until its end is synced.
         let mut beginning = Beginning { slots: Vec::new(), ring };
-        batch.keep_beginning(&mut beginning.slots);
+        batch.take_partial(&mut beginning.slots);
         queue.send(batch);
         ring.fit(batch);
         // SAFETY: the slots are of the ring's pool, and `fit` made the batch use it again.
-        unsafe { batch.resume(&ring.pool, &mut beginning.slots) };
+        unsafe { batch.restore_partial(&ring.pool, &mut beginning.slots) };
         drop(beginning);
         // Slots that the queue has not accepted keep their place before head.
         let free = (ring.slots.len() - 1).saturating_sub(batch.len());
@@ -366,27 +366,27 @@ impl RxRing {
     pub fn new(queue: RxQueue, pool: &Arc<Pool>, slots: usize) -> RxRing {
         let ring = Ring::new(pool, slots);
         let mut batch = Batch::with_capacity(ring.slots.len());
-        batch.is_of(pool);
+        batch.bind_if_unbound(pool);
         RxRing { ring, queue, batch, own: Batch::new() }
     }
 
     /// Reclaims the slots before head, and receives packets (`NIOCRXSYNC`).
     pub fn sync(&mut self) {
         let RxRing { ring, queue, batch, own } = self;
-        let is_own = batch.is_of(&ring.pool);
+        let is_own = batch.bind_if_unbound(&ring.pool);
         if !is_own || !own.is_empty() {
             ring.fit(own);
         }
         let back = if is_own { &mut *batch } else { &mut *own };
         while let Some(slot) = ring.take_synced() {
             // SAFETY: the slot is consumed here, and the batch is of the ring's pool.
-            unsafe { back.put(&[slot.buf()]) };
+            unsafe { back.recycle(&[slot.buf()]) };
         }
         if batch.is_empty() {
             queue.recv(batch);
         }
         // Packets of another region are copied, and queue behind those copied earlier.
-        let from = if own.is_empty() && batch.is_of(&ring.pool) {
+        let from = if own.is_empty() && batch.bind_if_unbound(&ring.pool) {
             batch
         } else {
             ring.fit(own);
@@ -471,7 +471,7 @@ impl NetmapPort {
     pub fn extra_buffers(&self, count: usize) -> Vec<ExtraBuffer> {
         let pool = self.device.pool();
         let mut batch = Batch::with_capacity(1);
-        batch.is_of(pool);
+        batch.bind_if_unbound(pool);
         let one = || {
             // SAFETY: the buffer was taken for this slot.
             let slot = unsafe { Slot::new(batch.take_buffer()?, HEADROOM, 0, false) };
@@ -521,5 +521,5 @@ impl NetmapPort {
 
 fn other_region() -> Error {
     Error::new(ErrorKind::OtherRegion, "", "the buffers are of different regions: their contents must be copied")
-        .with_remedy(Remedy::Do("open both ports in one region, or copy".into()))
+        .with_remedy(Remedy::Step("open both ports in one region, or copy".into()))
 }

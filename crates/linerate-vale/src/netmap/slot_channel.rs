@@ -74,7 +74,7 @@ impl SlotReceiver {
             let moved = counted(&space[..count]);
             let has_chains = moved.packets < count;
             // SAFETY: these slots were just written to `space`.
-            unsafe { batch.appended(count, has_chains) };
+            unsafe { batch.commit(count, has_chains) };
             sums = Moved {
                 slots: sums.slots + count,
                 packets: sums.packets + moved.packets,
@@ -126,14 +126,14 @@ impl SlotReceiver {
         *place = unsafe { Slot::of_word(word) };
         counters.moved_packets(1, 1, place.len());
         // SAFETY: the slot was just written.
-        unsafe { batch.appended(1, false) };
+        unsafe { batch.commit(1, false) };
         true
     }
 
     /// Frees all slots waiting in the channel. Returns the number of packets.
     pub fn drain(&mut self) -> usize {
         let (mut batch, mut packets) = (Batch::new(), 0);
-        batch.is_of(&self.pool);
+        batch.bind_if_unbound(&self.pool);
         loop {
             let moved = self.receive(&mut batch);
             if moved.slots == 0 {

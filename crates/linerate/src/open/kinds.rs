@@ -18,7 +18,7 @@ macro_rules! kinds {
         #[cfg(feature = $feature)]
         { &$kind }
         #[cfg(not(feature = $feature))]
-        { const ABSENT: PortKind = PortKind::absent($prefix, $form, $feature); &ABSENT }
+        { const ABSENT: PortKind = PortKind::not_built($prefix, $form, $feature); &ABSENT }
     }};
 }
 

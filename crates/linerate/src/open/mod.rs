@@ -12,7 +12,7 @@ use linerate_core::error::Result;
 use linerate_vale::netmap::open_cluster;
 
 use crate::memory::{Pool, Region, RegionOptions};
-use crate::port::{Config, Description, Device, Opening, Options, Others, Port, PortKind, PortName};
+use crate::port::{Config, Description, Device, Opening, Options, Port, PortKind, PortName, PortOpener};
 
 /// Opens ports by name in the process's default region, so that they exchange packets without a copy.
 ///
@@ -59,7 +59,7 @@ impl Options {
         let open = |name: &PortName| self.open_device(name, &pool).map(Port::of);
         let mut devices = names.iter().map(open).collect::<Result<Vec<_>>>()?;
         // A host: port gets the other port's address, so that Linux accepts that port's packets.
-        let is_host = |at: &usize| names[*at].kind().has_neighbours_address;
+        let is_host = |at: &usize| names[*at].kind().copies_peer_mac;
         if let Some(mac) = (0..names.len()).find(|at| !is_host(at)).map(|at| devices[at].mac()) {
             (0..names.len()).filter(is_host).try_for_each(|at| devices[at].set_mac(mac))?;
         }
@@ -71,7 +71,7 @@ impl Options {
     /// # Errors
     /// [`ErrorKind::BadName`](crate::ErrorKind::BadName), [`ErrorKind::BadOption`](crate::ErrorKind::BadOption).
     pub fn parse(&self, name: &str) -> Result<PortName> {
-        let kinds: Vec<&'static Description> = self.all_kinds().map(|kind| &kind.about).collect();
+        let kinds: Vec<&'static Description> = self.all_kinds().map(|kind| &kind.description).collect();
         PortName::parse_among(name, &kinds)
     }
 
@@ -82,14 +82,14 @@ impl Options {
 
     fn open_device(&self, name: &PortName, pool: &Arc<Pool>) -> Result<Box<dyn Device>> {
         let config = self.clone().with_options_of(name)?.of_port(name.short(), pool.clone())?;
-        let config = Config { behind: name.kind().behind, ..config };
-        let opening = Opening { name, config, others: self };
-        if !name.kind().hands_out
+        let config = Config { class: name.kind().class, ..config };
+        let opening = Opening { name, config, opener: self };
+        if !name.kind().distributes
             && let Some(device) = open_cluster(&opening)?
         {
             return Ok(device);
         }
-        let kind = self.all_kinds().find(|kind| std::ptr::eq(&kind.about, name.kind()));
+        let kind = self.all_kinds().find(|kind| std::ptr::eq(&kind.description, name.kind()));
         (kind.expect("the name is of one of these").open)(opening)
     }
 }
@@ -101,18 +101,18 @@ impl Options {
     /// # Errors
     /// As [`open`].
     pub fn open_wire_port(&self, name: &str) -> Result<Port> {
-        Ok(Port::of(Others::open_apart(self, name, linerate_sim82599::wire_pool()?)?))
+        Ok(Port::of(PortOpener::open_isolated(self, name, linerate_sim82599::wire_pool()?)?))
     }
 }
 
-impl Others for Options {
+impl PortOpener for Options {
     fn open(&self, name: &str, pool: &Arc<Pool>) -> Result<Box<dyn Device>> {
         self.open_device(&self.parse(name)?, pool)
     }
 
-    fn open_apart(&self, name: &str, pool: Arc<Pool>) -> Result<Box<dyn Device>> {
+    fn open_isolated(&self, name: &str, pool: Arc<Pool>) -> Result<Box<dyn Device>> {
         let options = Options { kinds: self.kinds.clone(), local: self.local, ..Options::default() };
-        Others::open(&options, name, &pool)
+        PortOpener::open(&options, name, &pool)
     }
 }
 

@@ -8,7 +8,7 @@ use proptest::test_runner::{Config, TestRunner};
 /// which must equal the scalar path's.
 pub fn all_do_the_same<S: Strategy>(schedules: &S, trace: impl Fn(Vectors, &S::Value) -> Vec<u64>) {
     // `Vectors::Best` is one of these.
-    let paths: Vec<_> = [Vectors::Avx2, Vectors::Avx512].into_iter().filter(|path| path.is_there()).collect();
+    let paths: Vec<_> = [Vectors::Avx2, Vectors::Avx512].into_iter().filter(|path| path.is_supported()).collect();
     let cases = Config { cases: 2000, failure_persistence: None, ..Config::default() };
     TestRunner::new(cases)
         .run(schedules, |schedule| {

@@ -150,7 +150,7 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
             tx_queues: config.options.tx_queues,
             ring: config.ring(),
             max_frame: config.options.max_frame,
-            behind: config.behind,
+            class: config.class,
             mbits: C::MBITS,
             timestamps: false,
         }

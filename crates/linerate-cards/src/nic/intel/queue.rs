@@ -301,7 +301,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             // slot is not pushed, the fresh buffer goes back.
             let is_pushed = unsafe {
                 batch.push_slot(&self.pool, &mut self.placement.slot(*self.ring.buf(), length, more)) || {
-                    batch.put(&[new]); // longer than a card may make it
+                    batch.recycle(&[new]); // longer than a card may make it
                     false
                 }
             };
@@ -318,14 +318,14 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
 
     /// Keeps the beginning of a packet until its end arrives, since packets are delivered whole. Returns false.
     fn keep_beginning(&mut self, batch: &mut Batch) -> bool {
-        batch.keep_beginning(&mut self.partial);
+        batch.take_partial(&mut self.partial);
         false
     }
 
     /// Drops the packet that contains the next descriptor, including its beginning. Returns true if all of the packet
     /// is dropped.
     fn drop_packet(&mut self, batch: &mut Batch, word: u64) -> bool {
-        batch.drop_beginning();
+        batch.drop_partial();
         self.counters.dropped();
         self.dropping = word & receive::EOP == 0;
         self.refill();
@@ -359,7 +359,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     fn resume(&mut self, batch: &mut Batch) {
         self.skip_dropped();
         // SAFETY: the slots are of the queue's pool, which is also the batch's.
-        unsafe { batch.resume(&self.pool, &mut self.partial) };
+        unsafe { batch.restore_partial(&self.pool, &mut self.partial) };
     }
 }
 
@@ -602,10 +602,10 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             // SAFETY: the card is done with these buffers of the batch's pool, and `clean` advances past them.
             unsafe {
                 if self.clean < end {
-                    batch.put(self.ring.bufs(self.clean..end));
+                    batch.recycle(self.ring.bufs(self.clean..end));
                 } else {
-                    batch.put(self.ring.bufs(self.clean..self.ring.len()));
-                    batch.put(self.ring.bufs(0..end));
+                    batch.recycle(self.ring.bufs(self.clean..self.ring.len()));
+                    batch.recycle(self.ring.bufs(0..end));
                 }
             }
             self.clean = self.ring.wrap(end);
@@ -633,7 +633,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             self.counters.dropped();
             let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
             // SAFETY: the caller counts these slots as sent, and the card does not get their buffers.
-            unsafe { batch.put(&bufs) };
+            unsafe { batch.recycle(&bufs) };
             return count;
         }
         if count > self.free() {

@@ -168,8 +168,8 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         start: impl FnOnce(Descriptors, Arc<QueueCounters>) -> Result<Q>,
     ) -> Result<Q> {
         let (counters, first) = match direction {
-            "receive" => (self.counters.take_rx(&self.config, queue)?, 0),
-            _ => (self.counters.take_tx(&self.config, queue)?, self.config.options.rx_queues),
+            "receive" => (self.counters.claim_rx(&self.config, queue)?, 0),
+            _ => (self.counters.claim_tx(&self.config, queue)?, self.config.options.rx_queues),
         };
         self.check_alive()?;
         let (memory, offset, _) = self.ring(first + queue);

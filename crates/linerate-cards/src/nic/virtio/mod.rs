@@ -148,7 +148,7 @@ impl Device for Virtio {
             tx_queues: config.options.tx_queues,
             ring: self.hardware.ring_size(),
             max_frame: config.options.max_frame,
-            behind: config.behind,
+            class: config.class,
             mbits: 0,
             timestamps: false,
         }
@@ -159,12 +159,12 @@ impl Device for Virtio {
     }
 
     fn rx(&mut self, queue: u16) -> Result<Box<dyn Receive>> {
-        let counters = self.hardware.counters.take_rx(&self.hardware.config, queue)?;
+        let counters = self.hardware.counters.claim_rx(&self.hardware.config, queue)?;
         self.start_rx(queue, counters)
     }
 
     fn tx(&mut self, queue: u16) -> Result<Box<dyn Transmit>> {
-        let counters = self.hardware.counters.take_tx(&self.hardware.config, queue)?;
+        let counters = self.hardware.counters.claim_tx(&self.hardware.config, queue)?;
         self.start_tx(queue, counters)
     }
 

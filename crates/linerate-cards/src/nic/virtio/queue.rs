@@ -23,7 +23,7 @@ use linerate_core::batch::{Batch, MAX_CHAIN};
 use linerate_core::error::Result;
 use linerate_core::event::Interrupt;
 use linerate_core::memory::{DeviceAddress, Locate, Mapping, Placement, Pool, Reservation};
-use linerate_core::offload::{LONGEST, Offload, Taken};
+use linerate_core::offload::{AcceptedOffloads, LONGEST, Offload};
 use linerate_core::port::{QueueCounters, RegionRx, RegionTx};
 use linerate_core::slot::Slot;
 use linerate_spec::virtio::{feature, header};
@@ -41,7 +41,7 @@ const SHORT: u32 = header::SHORT_LEN as u32;
 const FEW: usize = 4;
 
 /// Features with which a device accepts packets whose offloads are still to be done.
-const BY_DEVICE: Taken = Taken {
+const BY_DEVICE: AcceptedOffloads = AcceptedOffloads {
     checksum: feature::CSUM,
     tcp_ipv4: feature::HOST_TSO4,
     tcp_ipv6: feature::HOST_TSO6,
@@ -202,7 +202,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
         let before = batch.len();
         if !self.partial.is_empty() {
             // SAFETY: the slots are of the queue's pool, which is also the batch's.
-            unsafe { batch.resume(&self.pool, &mut self.partial) };
+            unsafe { batch.restore_partial(&self.pool, &mut self.partial) };
         }
         // SAFETY: `take_run` writes each slot that it counts with a buffer from the ring, and puts a fresh one there.
         let (offered, received) = unsafe { batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh)) };
@@ -435,7 +435,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
                     }
                 }
                 batch.push_slot(&self.pool, &mut slot) || {
-                    batch.put(&[new]); // unreachable: a chain of MAX_CHAIN slots fits beyond the capacity
+                    batch.recycle(&[new]); // unreachable: a chain of MAX_CHAIN slots fits beyond the capacity
                     false
                 }
             };
@@ -457,13 +457,13 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
 
     /// Keeps the beginning of a packet until its end arrives, since packets are delivered whole. Returns false.
     fn keep_beginning(&mut self, batch: &mut Batch) -> bool {
-        batch.keep_beginning(&mut self.partial);
+        batch.take_partial(&mut self.partial);
         false
     }
 
     /// Returns a buffer to the device unchanged, and drops the beginning of its packet.
     fn drop_buffer(&mut self, batch: &mut Batch, index: usize, buffers: u16) {
-        batch.drop_beginning();
+        batch.drop_partial();
         self.replace(index);
         self.missing = buffers - 1;
         self.dropping = self.missing > 0;
@@ -744,7 +744,7 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
             self.counters.dropped();
             let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
             // SAFETY: the caller counts these slots as sent, and the device does not get their buffers.
-            unsafe { batch.put(&bufs) };
+            unsafe { batch.recycle(&bufs) };
             return count;
         }
         if needed > self.sent.free() {
@@ -786,6 +786,6 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
     fn left_to_device(&self, first: &Slot) -> Option<Offload> {
         // SAFETY: the view is used only with a slot of a batch of this pool.
         let todo = Offload::of(first, unsafe { self.pool.region().view() })?;
-        todo.is_taken(&BY_DEVICE, self.features).then_some(todo)
+        todo.is_accepted(&BY_DEVICE, self.features).then_some(todo)
     }
 }

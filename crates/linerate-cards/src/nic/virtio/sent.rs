@@ -213,7 +213,7 @@ impl Sent {
     fn give(&self, places: Range<usize>, batch: &mut Batch) -> usize {
         let bufs = &self.bufs[places];
         // SAFETY: the device has used these descriptors, and `clean` is past them; the buffers are of the batch's pool.
-        let put = |batch: &mut Batch, bufs: &[u32]| unsafe { batch.put(bufs) };
+        let put = |batch: &mut Batch, bufs: &[u32]| unsafe { batch.recycle(bufs) };
         if !self.has_headers {
             put(batch, bufs);
             return 0;

@@ -55,7 +55,7 @@ fn what_changes_while_it_is_read_is_read_once() {
                 let (len, left) = (packet.segments().map(<[u8]>::len).sum::<usize>(), packet.offload());
                 assert!(len == 60 || len == 200, "{len}");
                 // The checksum must be inside the packet.
-                assert!(left.is_none_or(|left| left.places(len).is_some()), "{left:?} in {len}");
+                assert!(left.is_none_or(|left| left.checksum_offsets(len).is_some()), "{left:?} in {len}");
                 (taken, unfinished) = (taken + 1, unfinished + usize::from(left.is_some()));
             }
             batch.clear();

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 pub use forward::{Destination, Forward, Learning};
 use linerate_core::error::{Error, ErrorKind, Remedy, Result};
 use linerate_core::port::{
-    Behind, Config, Drops, QueueCounters, Receive, SoftwareDevice, SoftwarePort, Transmit, is_vale,
+    Config, Drops, PortClass, QueueCounters, Receive, SoftwareDevice, SoftwarePort, Transmit, is_vale,
 };
 use port::ValeTx;
 
@@ -133,7 +133,7 @@ impl Switch {
                 &self.name,
                 format!("the switch has {MAX_PORTS} ports, the most possible"),
             )
-            .with_remedy(Remedy::Do("close some, or use another switch".into())));
+            .with_remedy(Remedy::Step("close some, or use another switch".into())));
         }
         let delivery = Arc::new(delivery);
         ports.resize(ports.len().max(number + 1), None);
@@ -220,7 +220,7 @@ impl Drop for ValePort {
 
 impl SoftwareDevice for ValePort {
     const DRIVER: &'static str = "vale";
-    const BEHIND: Behind = Behind::Memory;
+    const CLASS: PortClass = PortClass::Memory;
     const TIMESTAMPS: bool = true;
 
     fn description(&self) -> String {

@@ -48,8 +48,9 @@ pub struct ClientRx {
 }
 
 impl ClientRings {
-    /// Opens the rings of a port; for a pipe, also those of its `other` end. With `is_opener`, head and cur continue where
-    /// the port's last client left them. Otherwise another process also uses the port, and its state is not changed.
+    /// Opens the rings of a port; for a pipe, also those of its `other` end. With `is_opener`, head and cur continue
+    /// where the port's last client left them. Otherwise another process also uses the port, and its state is not
+    /// changed.
     ///
     /// # Errors
     /// [`ErrorKind::BadPeer`](linerate_core::ErrorKind::BadPeer) if a ring is outside the memory, or a pipe's ring has no

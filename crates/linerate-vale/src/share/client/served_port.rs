@@ -9,7 +9,7 @@ use linerate_core::batch::Batch;
 use linerate_core::error::{Error, ErrorKind, Remedy, Result};
 use linerate_core::memory::Pool;
 use linerate_core::port::{
-    Behind, Config, Link, MacAddress, QueueCounters, Receive, SendFinished, Settings, SoftwareDevice, SoftwarePort,
+    Config, Link, MacAddress, PortClass, QueueCounters, Receive, SendFinished, Settings, SoftwareDevice, SoftwarePort,
     Transmit, is_pipe, is_vale,
 };
 
@@ -107,7 +107,7 @@ impl ServedPort {
 
 impl SoftwareDevice for ServedPort {
     const DRIVER: &'static str = "served";
-    const BEHIND: Behind = Behind::Server;
+    const CLASS: PortClass = PortClass::Server;
     const TIMESTAMPS: bool = true;
 
     fn description(&self) -> String {
@@ -155,7 +155,7 @@ impl SoftwareDevice for ServedPort {
                     false if is_vale(name) || is_pipe(name) => "the process that served it is gone",
                     false => "the interface is deleted or renamed, or the process that served it is gone",
                 };
-                Err(Error::new(ErrorKind::Gone, name, why).with_remedy(Remedy::Do("open it again".into())))
+                Err(Error::new(ErrorKind::Gone, name, why).with_remedy(Remedy::Step("open it again".into())))
             }
         }
     }

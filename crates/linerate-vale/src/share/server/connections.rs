@@ -125,8 +125,8 @@ impl State {
         Ok(())
     }
 
-    /// Returns whether the server has no connections, and no persistent or attached ports. If the server `is_unreachable`,
-    /// such ports do not count.
+    /// Returns whether the server has no connections, and no persistent or attached ports. If the server
+    /// `is_unreachable`, such ports do not count.
     pub(super) fn is_idle(&self, is_unreachable: bool) -> bool {
         let is_kept = || !lock(&self.attached).is_empty() || !lock(&self.persistent).is_empty();
         lock(&self.connections).is_empty() && (is_unreachable || !is_kept())

@@ -60,7 +60,7 @@ impl MemoryNumbers {
         };
         let why = format!("the memory of {whose} would have more than {} TiB", most >> 40);
         Err(Error::new(ErrorKind::Exhausted, "", why)
-            .with_remedy(Remedy::Do("close ports, or ask for fewer buffers".into())))
+            .with_remedy(Remedy::Step("close ports, or ask for fewer buffers".into())))
     }
 
     fn add(&mut self, user: u32, memory: &Arc<NetmapMemory>) -> Result<u16> {

@@ -10,7 +10,7 @@ use linerate_core::batch::Batch;
 use linerate_core::memory::{Mapping, Pool};
 use linerate_core::offload::{LONGEST, Offload};
 use linerate_core::packet::Times;
-use linerate_core::port::{Patience, RxQueue, TxQueue};
+use linerate_core::port::{RxQueue, TxQueue, YieldWait};
 use rustix::event::Timespec;
 
 use crate::share::protocol::mapping::Cursor;
@@ -76,7 +76,7 @@ impl TxPump {
         header: &Arc<AtomicUsize>,
     ) -> TxPump {
         let mut batch = Batch::with_capacity(BATCH);
-        batch.is_of(pool);
+        batch.bind_if_unbound(pool);
         TxPump { ring, queue, pool: pool.clone(), longest, header: header.clone(), batch }
     }
 
@@ -237,10 +237,10 @@ impl Pump {
 
     /// Moves packets until no clients are left.
     pub fn run(&mut self, clients: &impl Clients) {
-        let (mut patience, mut turns, mut has_moved) = (Patience::new(POLLED), 0, false);
+        let (mut yield_wait, mut turns, mut has_moved) = (YieldWait::new(POLLED), 0, false);
         loop {
             if self.turn(clients) > 0 {
-                patience.reset();
+                yield_wait.reset();
                 has_moved = true;
                 turns += 1;
                 if turns >= TURNS {
@@ -256,7 +256,7 @@ impl Pump {
             {
                 clients.notify();
             }
-            if patience.wait() {
+            if yield_wait.wait() {
                 continue;
             }
             // The rings are armed before the last turn, so that it finds packets that arrive in between.
@@ -267,7 +267,7 @@ impl Pump {
                 receiving.queue.arm();
             }
             if self.turn(clients) > 0 {
-                patience.reset();
+                yield_wait.reset();
                 has_moved = true;
             } else {
                 // The thread polls again after packets, but not after each message.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use linerate_core::batch::Batch;
 use linerate_core::memory::Pool;
 use linerate_core::packet::{Times, timestamp};
-use linerate_core::port::{Patience, RxQueue};
+use linerate_core::port::{RxQueue, YieldWait};
 use linerate_core::slot;
 
 use crate::netmap::{Frames, Recipient, RecipientCounts, RxMirror};
@@ -114,7 +114,7 @@ impl<B: Notifier + Send> Recipient for RingRecipient<B> {
         if !self.ring.has_room(count) && self.yields.is_due(self.ring.head()) {
             self.publish();
             self.wake();
-            self.yields.patience.wait();
+            self.yields.yield_wait.wait();
         }
         self.ring.prefetch(count);
         let mut time = self.times.as_mut().map(|times| times.take(count));
@@ -193,14 +193,14 @@ impl<B: Notifier + Send> Recipient for RingRecipient<B> {
 /// Limits how often a sender yields its CPU to a receiver whose ring is full: once each time the receiver has released
 /// slots. So a stopped receiver delays no sender.
 pub struct Yields {
-    patience: Patience,
+    yield_wait: YieldWait,
     /// The ring's head at the last yield.
     head: usize,
 }
 
 impl Default for Yields {
     fn default() -> Yields {
-        Yields { patience: Patience::new(Duration::from_micros(1)), head: usize::MAX }
+        Yields { yield_wait: YieldWait::new(Duration::from_micros(1)), head: usize::MAX }
     }
 }
 
@@ -208,7 +208,7 @@ impl Yields {
     /// Returns whether `head` has moved since the last call.
     #[cold]
     fn is_due(&mut self, head: usize) -> bool {
-        self.patience.reset();
+        self.yield_wait.reset();
         std::mem::replace(&mut self.head, head) != head
     }
 }
@@ -374,7 +374,7 @@ mod tests {
         let mut batch = Batch::new();
         assert!(batch.push(&bench.pool, &[&[0xFF; 6][..], &[0; 54]].concat()));
         // A checksum from byte 34 on, stored 16 bytes after that (virtio_net_hdr).
-        batch.leave(0, Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]));
+        batch.set_offload(0, Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]));
         bench.tx.send(&mut batch);
         let (slots, bytes) = come(&bench.ring);
         assert_eq!((slots[0].0, &bytes[..12], &bytes[62..64]), (72, &[0; 12][..], &[0xFF; 2][..]));

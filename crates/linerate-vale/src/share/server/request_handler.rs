@@ -206,7 +206,7 @@ impl RequestHandler {
         }
         let remedy = format!("to let others have it: sudo linerate serve {}", base(name));
         Err(Error::new(ErrorKind::Denied, name, "the interface is for root and the server's own user")
-            .with_remedy(Remedy::Do(remedy.into())))
+            .with_remedy(Remedy::Step(remedy.into())))
     }
 
     /// Returns whether a port is in memory: a port of a switch, a pipe, or a persistent port.
@@ -347,7 +347,7 @@ impl RequestHandler {
             (ErrorKind::QueueTaken, Some(ClusterRequest { shares, .. })) => {
                 let why = format!("all {shares} queues are taken, with cluster={shares}");
                 Error::new(ErrorKind::InUse, &wanted.name, why)
-                    .with_remedy(Remedy::Do("end a program that has one".into()))
+                    .with_remedy(Remedy::Step("end a program that has one".into()))
             }
             _ => reword_for_clients(error),
         })

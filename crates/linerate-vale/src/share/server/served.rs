@@ -169,7 +169,7 @@ impl State {
              only for managers"
         );
         Err(Error::new(ErrorKind::Exhausted, switch, why)
-            .with_remedy(Remedy::Do("close ports, or use another switch".into())))
+            .with_remedy(Remedy::Step("close ports, or use another switch".into())))
     }
 }
 
@@ -225,7 +225,7 @@ impl OpenRequest {
             }
             None => ("it is open, and not handed out".to_string(), END_OR_CHOOSE),
         };
-        Err(Error::new(ErrorKind::InUse, &self.name, why).with_remedy(Remedy::Do(remedy.into())))
+        Err(Error::new(ErrorKind::InUse, &self.name, why).with_remedy(Remedy::Step(remedy.into())))
     }
 
     /// Checks that a port with these rings has the selected rings.
@@ -315,7 +315,7 @@ pub(super) fn state_of(name: &str, number: u8, statistics: &Statistics) -> PortS
 /// Rewords the error for programs, which do not know the queue's owner.
 pub(super) fn reword_for_clients(taken: Error) -> Error {
     match taken.kind() {
-        ErrorKind::QueueTaken => taken.with_remedy(Remedy::Do(END_OR_CHOOSE.into())),
+        ErrorKind::QueueTaken => taken.with_remedy(Remedy::Step(END_OR_CHOOSE.into())),
         _ => taken,
     }
 }

@@ -178,7 +178,7 @@ impl State {
         if persistent.contains_key(name) || linerate_kernel::Interface::open(name).is_ok() {
             let remedy = "choose another name, or remove it: linerate switch destroy";
             return Err(
-                Error::new(ErrorKind::Exists, name, "it is there already").with_remedy(Remedy::Do(remedy.into()))
+                Error::new(ErrorKind::Exists, name, "it is there already").with_remedy(Remedy::Step(remedy.into()))
             );
         }
         persistent.insert(name.to_string(), PersistentPort { rings: *rings, attached: Vec::new() });
@@ -193,7 +193,7 @@ impl State {
                 if let Some((switch, _)) = port.attached.first() {
                     let remedy = format!("detach it first: linerate switch detach {switch}:{name}");
                     return Err(Error::new(ErrorKind::InUse, name, format!("it is attached to {switch}"))
-                        .with_remedy(Remedy::Do(remedy.into())));
+                        .with_remedy(Remedy::Step(remedy.into())));
                 }
                 persistent.remove(name);
                 Ok(())

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use linerate_core::memory::{Pool, Region, RegionOptions};
 use linerate_core::offload::LONGEST;
-use linerate_core::port::{Config, Device, Opening, Others, Port, PortName};
+use linerate_core::port::{Config, Device, Opening, Port, PortName, PortOpener};
 use linerate_testkit::{Deadline, until};
 
 use super::connections::most_connections;
@@ -19,17 +19,17 @@ use crate::share::protocol::name::base;
 /// Opens ports by this crate's own kinds. Those of `linerate` are another build of this crate, which has other switches.
 struct Kinds(linerate::Options);
 
-impl Others for Kinds {
+impl PortOpener for Kinds {
     fn open(&self, name: &str, pool: &Arc<Pool>) -> Result<Box<dyn Device>> {
         let kinds = [&crate::VALE, &crate::PIPE, &crate::MONITOR, &crate::NETMAP];
-        let name = PortName::parse_among(name, &kinds.map(|kind| &kind.about))?;
+        let name = PortName::parse_among(name, &kinds.map(|kind| &kind.description))?;
         let config = self.0.clone().with_options_of(&name)?.of_port(name.short(), pool.clone())?;
-        let kind = kinds.into_iter().find(|kind| std::ptr::eq(&kind.about, name.kind())).unwrap();
-        let config = Config { behind: name.kind().behind, ..config };
-        (kind.open)(Opening { name: &name, config, others: self })
+        let kind = kinds.into_iter().find(|kind| std::ptr::eq(&kind.description, name.kind())).unwrap();
+        let config = Config { class: name.kind().class, ..config };
+        (kind.open)(Opening { name: &name, config, opener: self })
     }
 
-    fn open_apart(&self, name: &str, pool: Arc<Pool>) -> Result<Box<dyn Device>> {
+    fn open_isolated(&self, name: &str, pool: Arc<Pool>) -> Result<Box<dyn Device>> {
         self.open(name, &pool)
     }
 }

@@ -17,17 +17,17 @@ use std::time::{Duration, Instant};
 ///
 /// static DONE: AtomicBool = AtomicBool::new(false);
 /// let thread = std::thread::spawn(|| DONE.store(true, Ordering::Release));
-/// let mut patience = linerate::port::Patience::new(Duration::from_micros(100));
+/// let mut yield_wait = linerate::port::YieldWait::new(Duration::from_micros(100));
 /// while !DONE.load(Ordering::Acquire) {
-///     if !patience.wait() {
+///     if !yield_wait.wait() {
 ///         std::thread::sleep(Duration::from_micros(50));
 ///     }
 /// }
-/// patience.reset(); // there was work, so the next wait starts from zero
+/// yield_wait.reset(); // there was work, so the next wait starts from zero
 /// # thread.join().unwrap();
 /// ```
 #[derive(Clone, Debug)]
-pub struct Patience {
+pub struct YieldWait {
     longest: Duration,
     /// Start of the current wait.
     since: Option<Instant>,
@@ -37,15 +37,15 @@ pub struct Patience {
     runs_soon: bool,
 }
 
-impl Patience {
+impl YieldWait {
     /// A yield longer than this means that another thread is computing.
     const LONG: Duration = Duration::from_micros(500);
     /// The period without yields after a long yield.
     const REMEMBERED: Duration = Duration::from_millis(100);
 
-    /// Creates a `Patience` whose waits take at most `longest`.
-    pub const fn new(longest: Duration) -> Patience {
-        Patience { longest, since: None, busy_until: None, runs_soon: false }
+    /// Creates a `YieldWait` whose waits take at most `longest`.
+    pub const fn new(longest: Duration) -> YieldWait {
+        YieldWait { longest, since: None, busy_until: None, runs_soon: false }
     }
 
     /// Yields the processor once. Returns false when the wait is over and the thread should sleep.
@@ -61,8 +61,8 @@ impl Patience {
         }
         std::thread::yield_now();
         let after = Instant::now();
-        if after.duration_since(now) > Patience::LONG {
-            self.busy_until = Some(after + Patience::REMEMBERED);
+        if after.duration_since(now) > YieldWait::LONG {
+            self.busy_until = Some(after + YieldWait::REMEMBERED);
         }
         true
     }
@@ -100,18 +100,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_ends_and_begins_anew() {
-        let mut patience = Patience::new(Duration::from_millis(1));
-        assert!(patience.wait());
-        while patience.wait() {}
-        assert!(!patience.wait());
-        patience.reset();
-        patience.busy_until = None;
-        assert!(patience.wait());
+    fn a_yield_wait_ends_and_begins_anew() {
+        let mut yield_wait = YieldWait::new(Duration::from_millis(1));
+        assert!(yield_wait.wait());
+        while yield_wait.wait() {}
+        assert!(!yield_wait.wait());
+        yield_wait.reset();
+        yield_wait.busy_until = None;
+        assert!(yield_wait.wait());
         // As after a long yield.
-        patience.reset();
-        patience.busy_until = Some(Instant::now() + Duration::from_secs(3600));
-        assert!(!patience.wait());
+        yield_wait.reset();
+        yield_wait.busy_until = Some(Instant::now() + Duration::from_secs(3600));
+        assert!(!yield_wait.wait());
     }
 
     #[test]
