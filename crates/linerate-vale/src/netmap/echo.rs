@@ -8,19 +8,19 @@ use linerate_core::error::Result;
 use linerate_core::event::ArmedEvent;
 use linerate_core::memory::Pool;
 use linerate_core::port::{
-    Address, Behind, Config, Description, MTU, PortKind, QUEUES, QueueCounters, RING, Receive, RegionRx, RegionTx, Rx,
-    SoftwareDevice, SoftwarePort, Transmit, Tx,
+    Address, Config, Description, MTU, PortClass, PortKind, QUEUES, QueueCounters, RING, Receive, RegionRx, RegionTx,
+    Rx, SoftwareDevice, SoftwarePort, Transmit, Tx,
 };
 
 /// `echo:NAME`
 pub static ECHO: PortKind = PortKind {
-    about: Description {
+    description: Description {
         options: &[QUEUES, RING, MTU],
         feature: "netmap",
         example: "echo:",
-        what: "returns what it is sent",
+        summary: "returns what it is sent",
         page: "netmap.md",
-        behind: Behind::Memory,
+        class: PortClass::Memory,
         ..Description::new("echo", Address::Text)
     },
     open: &|opening| Ok(Box::new(Echo::open(opening.config)?)),
@@ -62,7 +62,7 @@ impl Echo {
 
 impl SoftwareDevice for Echo {
     const DRIVER: &'static str = "echo";
-    const BEHIND: Behind = Behind::Memory;
+    const CLASS: PortClass = PortClass::Memory;
 
     fn description(&self) -> String {
         "returns what it is sent".to_string()
