@@ -23,7 +23,7 @@ pub struct Descriptor {
 }
 
 /// A reference to a descriptor.
-pub type Held = linerate_preload::Held<Descriptor>;
+pub type Held = linerate_preload::EntryRef<Descriptor>;
 
 /// All descriptors of the program.
 pub static TABLE: Table<Descriptor> = Table::new();

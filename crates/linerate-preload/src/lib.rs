@@ -43,7 +43,7 @@ pub use libc;
 pub use message::report;
 pub use process::{owner, owns_memory};
 pub use signals::without_signals;
-pub use table::{Held, Table};
+pub use table::{EntryRef, Table};
 
 /// Initializes this crate when the object is loaded: records stderr, and makes this process the owner of its memory.
 pub fn start() {

@@ -48,7 +48,7 @@ plain! {
 }
 
 /// The most bytes that are copied directly, after probing.
-const FEW: usize = 16 << 10;
+const MAX_DIRECT: usize = 16 << 10;
 const PAGE: usize = 4096;
 
 /// The direction of a copy.
@@ -68,12 +68,12 @@ unsafe fn copy(direction: Copies, theirs: *mut c_void, ours: *mut c_void, len: u
     }
     keeping_errno(|| {
         let address = theirs as usize;
-        let (is_there, number) = match direction {
-            Copies::From => (is_there(address, len), libc::SYS_process_vm_readv),
+        let (is_accessible, number) = match direction {
+            Copies::From => (is_readable(address, len), libc::SYS_process_vm_readv),
             Copies::To => (is_writable(address, len), libc::SYS_process_vm_writev),
         };
-        let mut is_copied_here = is_there == Some(true);
-        if is_there.is_none() {
+        let mut is_copied_here = is_accessible == Some(true);
+        if is_accessible.is_none() {
             let (ours, theirs) = (iovec { iov_base: ours, iov_len: len }, iovec { iov_base: theirs, iov_len: len });
             // SAFETY: by the caller's promise; the kernel checks the other address.
             let copied = unsafe { call!(number, std::process::id(), &raw const ours, 1, &raw const theirs, 1, 0) };
@@ -99,12 +99,12 @@ unsafe fn copy(direction: Copies, theirs: *mut c_void, ours: *mut c_void, len: u
     })
 }
 
-/// Probes each page of this memory with `is_there`; returns whether all exist.
-fn look(address: usize, len: usize, mut is_there: impl FnMut(usize) -> bool) -> Option<bool> {
+/// Probes each page of this memory with `is_accessible`; returns whether all exist.
+fn probe_pages(address: usize, len: usize, mut is_accessible: impl FnMut(usize) -> bool) -> Option<bool> {
     let Some(end) = address.checked_add(len).filter(|_| address >= PAGE) else { return Some(len == 0) };
     let mut at = address;
     while at < end {
-        if !is_there(at) {
+        if !is_accessible(at) {
             return Some(false);
         }
         at = at / PAGE * PAGE + PAGE;
@@ -113,8 +113,8 @@ fn look(address: usize, len: usize, mut is_there: impl FnMut(usize) -> bool) -> 
 }
 
 /// Returns whether memory can be read; `None` if this is unknown.
-fn is_there(address: usize, len: usize) -> Option<bool> {
-    if len > FEW {
+fn is_readable(address: usize, len: usize) -> Option<bool> {
+    if len > MAX_DIRECT {
         return None;
     }
     // Calls sigprocmask(2) with a set and an invalid operation: it fails with EINVAL if the set can be read. A signal
@@ -124,7 +124,7 @@ fn is_there(address: usize, len: usize) -> Option<bool> {
         let answer = unsafe { call!(libc::SYS_rt_sigprocmask, -1, at & !7, 0, 8) };
         if answer < 0 { errno() } else { 0 }
     };
-    look(address, len, |at| {
+    probe_pages(address, len, |at| {
         (0..8).map(|_| ask(at)).find(|answer| matches!(*answer, libc::EINVAL | libc::EFAULT)) == Some(libc::EINVAL)
     })
 }
@@ -135,11 +135,11 @@ fn is_writable(address: usize, len: usize) -> Option<bool> {
     // The 8 bytes that the probe writes in each page must be inside the memory.
     let in_first = PAGE - address % PAGE;
     let in_last = address.wrapping_add(len).wrapping_sub(1) % PAGE + 1;
-    if !(8..=FEW).contains(&len) || len > in_first && in_first.min(in_last) < 8 {
+    if !(8..=MAX_DIRECT).contains(&len) || len > in_first && in_first.min(in_last) < 8 {
         return None;
     }
     // SAFETY: sigprocmask(2) writes the current set to memory that the program has passed for a result.
-    look(address, len, |at| unsafe { call!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, 0, at, 8) == 0 })
+    probe_pages(address, len, |at| unsafe { call!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, 0, at, 8) == 0 })
 }
 
 /// Returns whether the kernel has refused to copy: in a sandbox, or if it is built without these calls.

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use linerate_preload::{Held, Table, call, cookie_of, copy_status, guarded, option, replace, set_option};
+use linerate_preload::{EntryRef, Table, call, cookie_of, copy_status, guarded, option, replace, set_option};
 
 use super::frame::HEADER;
 use super::link::{self, Link};
@@ -31,7 +31,7 @@ pub enum Entry {
 
 /// A snapshot of one of the program's packet sockets.
 pub struct Socket {
-    held: Held<Entry>,
+    held: EntryRef<Entry>,
     pub settings: Arc<Settings>,
     /// The kernel refused the packet socket (`EPERM`): a socket of another kind has its descriptor until it is bound to
     /// a port.
@@ -83,7 +83,7 @@ static SOCKETS: Mutex<Sockets> = Mutex::new(Sockets { packets: BTreeMap::new(), 
 /// The locked sockets.
 pub type Locked = MutexGuard<'static, Sockets>;
 
-/// Locks the sockets. Do not drop a [`Held`] entry while they are locked: dropping the entry locks them too.
+/// Locks the sockets. Do not drop a [`EntryRef`] entry while they are locked: dropping the entry locks them too.
 pub fn lock() -> Locked {
     SOCKETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -136,7 +136,7 @@ pub fn get(fd: c_int) -> Option<Socket> {
     at_this_moment(TABLE.get(fd)?)
 }
 
-fn at_this_moment(held: Held<Entry>) -> Option<Socket> {
+fn at_this_moment(held: EntryRef<Entry>) -> Option<Socket> {
     let Entry::Packet(number, settings) = &*held else { return None };
     let settings = settings.clone();
     let State { is_placeholder, link, sender } = lock().packets.get(number).cloned()?;
