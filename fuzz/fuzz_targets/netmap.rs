@@ -193,7 +193,7 @@ fn options(input: &mut Input<'_>) -> u64 {
 }
 
 /// Sends a `NIOCCTRL` request.
-fn ask(descriptor: &table::Held, input: &mut Input<'_>) {
+fn ask(descriptor: &table::DescriptorRef, input: &mut Input<'_>) {
     let (version, kind) = (input.u8(), u16::from(input.u8() % 18));
     let version = if version < 0xF0 { 14 } else { u16::from(version & 0xF) + 8 };
     let mut name = input.name();
@@ -226,7 +226,14 @@ fn ask(descriptor: &table::Held, input: &mut Input<'_>) {
 }
 
 /// Sends a request from the arena. Returns whether it succeeded.
-fn control_of(descriptor: &table::Held, kind: u16, version: u16, name: &str, options: u64, body: u64) -> Option<bool> {
+fn control_of(
+    descriptor: &table::DescriptorRef,
+    kind: u16,
+    version: u16,
+    name: &str,
+    options: u64,
+    body: u64,
+) -> Option<bool> {
     let mut header = [version.to_le_bytes(), kind.to_le_bytes(), [0; 2], [0; 2]].concat();
     let mut text = name.as_bytes()[..name.len().min(64)].to_vec();
     text.resize(64, 0);
@@ -237,7 +244,7 @@ fn control_of(descriptor: &table::Held, kind: u16, version: u16, name: &str, opt
     Some(control::answer_at(descriptor, (memory() + 0x1000) as u64).is_ok())
 }
 
-fn operate(descriptor: &table::Held, input: &mut Input<'_>) {
+fn operate(descriptor: &table::DescriptorRef, input: &mut Input<'_>) {
     match input.u8() % 8 {
         0..=2 => ask(descriptor, input),
         // The older API: a name of 16 bytes, then numbers.

@@ -19,7 +19,7 @@ use linerate_preload::{call, deferred, errno, fail, guarded, hold_at_fork, memor
 
 use crate::header::{NIOCCTRL, NIOCGINFO, NIOCREGIF, NIOCRXSYNC, NIOCTXSYNC};
 use crate::real::next;
-use crate::table::{self, Held, TABLE};
+use crate::table::{self, DescriptorRef, TABLE};
 use crate::{control, legacy, real, waiting};
 
 // Runs when the object is loaded.
@@ -338,7 +338,7 @@ extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
 const REQUESTS: [u64; 5] = [NIOCTXSYNC, NIOCRXSYNC, NIOCCTRL, NIOCREGIF, NIOCGINFO];
 
 /// Answers netmap's ioctl(2) requests.
-fn control(held: &Held, request: u64, argument: u64) -> c_int {
+fn control(held: &DescriptorRef, request: u64, argument: u64) -> c_int {
     let answer = match request {
         NIOCTXSYNC | NIOCRXSYNC => match held.bound() {
             None => return fail(libc::ENXIO),

@@ -18,17 +18,17 @@ use crate::header::{
 };
 use crate::real::borrow;
 use crate::request::{At, LONGEST_REQUEST, body, fault, options, refused, set_status, with};
-use crate::table::{Held, renew};
+use crate::table::{DescriptorRef, renew};
 
 /// Answers `NIOCCTRL` for a header in the program's memory.
 ///
 /// # Errors
 /// As in netmap.
-pub fn answer_at(descriptor: &Held, address: u64) -> Result<()> {
+pub fn answer_at(descriptor: &DescriptorRef, address: u64) -> Result<()> {
     body(address, |header| answer(descriptor, header))
 }
 
-pub fn answer(descriptor: &Held, header: &mut Header) -> Result<()> {
+pub fn answer(descriptor: &DescriptorRef, header: &mut Header) -> Result<()> {
     if !(API..=MOST_API).contains(&header.version) {
         let why = format!("the program asks for version {} of netmap's API; this is {API}", header.version);
         header.version = API;
@@ -126,7 +126,7 @@ fn choose(first: u64) -> Result<Chosen> {
     Ok(chosen)
 }
 
-fn register(descriptor: &Held, name: &str, first: u64, register: &mut Register) -> Result<()> {
+fn register(descriptor: &DescriptorRef, name: &str, first: u64, register: &mut Register) -> Result<()> {
     let is_bound = || refused("the descriptor is bound to a port already", libc::EBUSY);
     if descriptor.bound().is_some() {
         return is_bound();
@@ -157,7 +157,7 @@ fn register(descriptor: &Held, name: &str, first: u64, register: &mut Register) 
 }
 
 /// Completes a registration after the port was opened.
-fn complete(descriptor: &Held, port: SharedPort, chosen: &Chosen, register: &mut Register) -> Result<Bound> {
+fn complete(descriptor: &DescriptorRef, port: SharedPort, chosen: &Chosen, register: &mut Register) -> Result<Bound> {
     if let Some((address, plan, at)) = chosen.external {
         map_over(address, plan.len(), descriptor)?;
         let mem_id = port.region().0;
@@ -286,7 +286,7 @@ fn external(option: &mut OptExtmem) -> Result<Plan> {
 const PAGE: usize = 4096;
 
 /// Maps a port's memory over the program's own.
-fn map_over(address: u64, len: usize, descriptor: &Held) -> Result<()> {
+fn map_over(address: u64, len: usize, descriptor: &DescriptorRef) -> Result<()> {
     let memory = memory_of(borrow(descriptor.fd))?.ok_or_else(gone)?;
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
     // SAFETY: the program passed this memory for the purpose, and can write all of it (`external`).
@@ -346,7 +346,7 @@ fn process() -> u64 {
     NUMBER.load(Relaxed)
 }
 
-fn pools(descriptor: &Held, name: &str, info: &mut PoolsInfo) -> Result<()> {
+fn pools(descriptor: &DescriptorRef, name: &str, info: &mut PoolsInfo) -> Result<()> {
     let asked = match descriptor.bound() {
         Some(bound) if info.mem_id == 0 => bound.port().region().0,
         _ => info.mem_id,
@@ -358,7 +358,7 @@ fn pools(descriptor: &Held, name: &str, info: &mut PoolsInfo) -> Result<()> {
     Ok(())
 }
 
-fn port_info(descriptor: &Held, name: &str, info: &mut PortInfo) -> Result<()> {
+fn port_info(descriptor: &DescriptorRef, name: &str, info: &mut PortInfo) -> Result<()> {
     let server = client(if name.is_empty() { "any" } else { name })?;
     let (number, plan) = server.pools(info.mem_id, process())?;
     info.memsize = plan.len() as u64;

@@ -15,10 +15,10 @@ use crate::entries::{Atok, Entries};
 use crate::header::{Header, NmOption, OptCsb, OptMode, SyncKloopStart, option};
 use crate::real::{borrow, kernel_poll};
 use crate::request::{At, fault, options, refused, set_status};
-use crate::table::Held;
+use crate::table::DescriptorRef;
 
 /// Returns whether `len` bytes at an address can be read and written.
-fn is_there(address: u64, len: usize) -> bool {
+fn is_accessible(address: u64, len: usize) -> bool {
     let bytes = memory::read_all(address as *const u8, len);
     // SAFETY: the program's memory is overwritten with its own contents.
     bytes.is_ok_and(|bytes| unsafe { memory::write_bytes(address as *mut c_void, &bytes) }.is_ok())
@@ -42,7 +42,7 @@ fn rings(bound: &Bound) -> Vec<BoundRing> {
 }
 
 /// Enables CSB mode, with head, cur and tail in the program's entries (`NETMAP_REQ_CSB_ENABLE`, `NETMAP_REQ_OPT_CSB`).
-pub fn enable(descriptor: &Held, first: u64) -> Result<()> {
+pub fn enable(descriptor: &DescriptorRef, first: u64) -> Result<()> {
     let Some(bound) = descriptor.bound() else { return refused("the descriptor is bound to no port", libc::ENXIO) };
     let found = options(first)?.into_iter().find(|(_, option)| option.reqtype == option::CSB);
     match found {
@@ -69,7 +69,7 @@ fn enable_at(bound: &Bound, atok: u64, ktoa: u64) -> Result<()> {
     if !(atok | ktoa).is_multiple_of(size_of::<Atok>() as u64) {
         return refused("the entries must begin at a cache line", libc::EINVAL);
     }
-    let is_good = |address: u64| address != 0 && is_there(address, len);
+    let is_good = |address: u64| address != 0 && is_accessible(address, len);
     if !is_good(atok) || !is_good(ktoa) {
         return refused("the entries are not in the program's memory", libc::EFAULT);
     }
@@ -94,7 +94,7 @@ const RUNNING: u32 = 1;
 const STOPPING: u32 = 2;
 
 /// Stops the loop and waits until it has ended. A loop that has not started yet ends right after its start.
-pub fn stop(descriptor: &Held) -> Result<()> {
+pub fn stop(descriptor: &DescriptorRef) -> Result<()> {
     let Some(bound) = descriptor.bound() else { return refused("the descriptor is bound to no port", libc::ENXIO) };
     if !bound.has_entries() {
         return refused("the port has no CSB entries", libc::EINVAL);
@@ -119,7 +119,7 @@ struct Loop<'a> {
 }
 
 /// Runs the sync loop until it is stopped.
-pub fn run(descriptor: &Held, header: &Header) -> Result<()> {
+pub fn run(descriptor: &DescriptorRef, header: &Header) -> Result<()> {
     let Some(bound) = descriptor.bound() else { return refused("the descriptor is bound to no port", libc::ENXIO) };
     let Some(entries) = bound.entries.get().copied() else {
         return refused("the port has no CSB entries", libc::EINVAL);
@@ -140,8 +140,8 @@ pub fn run(descriptor: &Held, header: &Header) -> Result<()> {
     let syncs = Loop { fd, bound, port, rings: rings(bound), entries, events };
     let sleep = Duration::from_micros(start.sleep_us.into());
     while bound.kloop.load(Ordering::SeqCst) & STOPPING == 0 {
-        if !syncs.turn() {
-            syncs.rest(sleep);
+        if !syncs.sync_all() {
+            syncs.sleep(sleep);
         }
     }
     bound.kloop.store(0, Ordering::SeqCst);
@@ -174,7 +174,7 @@ fn loop_option(at: u64, option: &NmOption, count: usize) -> Result<Option<Vec<[i
 impl Loop<'_> {
     /// Syncs with the program's head and cur, and writes the new values to its entries. Returns whether any has
     /// changed.
-    fn turn(&self) -> bool {
+    fn sync_all(&self) -> bool {
         let Loop { fd, bound, port, rings, entries, events } = self;
         let mut before = Vec::with_capacity(rings.len());
         for (n, &BoundRing { receives, number }) in rings.iter().enumerate() {
@@ -210,7 +210,7 @@ impl Loop<'_> {
 
     /// Waits for the program or the port if all rings have an eventfd; otherwise sleeps for the time that the program
     /// has requested.
-    fn rest(&self, sleep: Duration) {
+    fn sleep(&self, sleep: Duration) {
         let Loop { fd, port, entries, events, .. } = self;
         // Bounded, so that the loop notices a request to stop.
         const LONGEST: Duration = Duration::from_millis(10);
@@ -222,7 +222,7 @@ impl Loop<'_> {
         port.arm(borrow(*fd), true, true, true);
         (0..entries.count).for_each(|n| entries.ktoa(n).need_kick.store(1, Ordering::SeqCst));
         fence(Ordering::SeqCst);
-        if !self.turn() {
+        if !self.sync_all() {
             let wait = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             let mut all: Vec<_> = events.iter().map(|[ioeventfd, _]| wait(*ioeventfd)).collect();
             all.push(wait(*fd));

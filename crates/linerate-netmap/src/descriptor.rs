@@ -34,7 +34,7 @@ pub struct Bound {
 }
 
 /// Syncs between two checks of the server.
-const LOOK: u32 = 256;
+const CHECK_INTERVAL: u32 = 256;
 
 impl Bound {
     pub fn new(port: SharedPort) -> Bound {
@@ -76,12 +76,12 @@ impl Bound {
         self.port.sync_rx(borrow(fd))
     }
 
-    /// Checks that the server still serves the port: at every `LOOK`th call, or always with `must`.
+    /// Checks that the server still serves the port: at every `CHECK_INTERVAL`th call, or always with `must`.
     ///
     /// # Errors
     /// [`gone`].
     pub fn check(&self, fd: c_int, must: bool) -> Result<()> {
-        if !must && !self.syncs.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK) {
+        if !must && !self.syncs.fetch_add(1, Ordering::Relaxed).is_multiple_of(CHECK_INTERVAL) {
             return Ok(());
         }
         match is_served(borrow(fd)) {

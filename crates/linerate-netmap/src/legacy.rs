@@ -11,7 +11,7 @@ use crate::header::{
     flag, mode, request, ringid, set_text, text,
 };
 use crate::request::{body, refused};
-use crate::table::Held;
+use crate::table::DescriptorRef;
 
 /// The last version of the older API.
 const LEAST_API: u32 = 11;
@@ -30,7 +30,7 @@ pub fn answer_at(address: u64, answer: impl FnOnce(&mut Nmreq) -> Result<()>) ->
     body(address, answer)
 }
 
-fn ask<T: Plain>(descriptor: &Held, name: &[c_char], reqtype: u16, body: &mut T) -> Result<Header> {
+fn ask<T: Plain>(descriptor: &DescriptorRef, name: &[c_char], reqtype: u16, body: &mut T) -> Result<Header> {
     let mut header = header(name, reqtype, std::ptr::from_mut(body) as u64);
     control::answer(descriptor, &mut header)?;
     Ok(header)
@@ -46,7 +46,7 @@ fn check(nmreq: &mut Nmreq) -> Result<()> {
     Ok(())
 }
 
-pub fn info(descriptor: &Held, nmreq: &mut Nmreq) -> Result<()> {
+pub fn info(descriptor: &DescriptorRef, nmreq: &mut Nmreq) -> Result<()> {
     check(nmreq)?;
     if nmreq.cmd == command::BDG_LIST {
         return list(descriptor, nmreq);
@@ -70,7 +70,7 @@ pub fn info(descriptor: &Held, nmreq: &mut Nmreq) -> Result<()> {
     Ok(())
 }
 
-pub fn register(descriptor: &Held, nmreq: &mut Nmreq) -> Result<()> {
+pub fn register(descriptor: &DescriptorRef, nmreq: &mut Nmreq) -> Result<()> {
     check(nmreq)?;
     match nmreq.cmd {
         0 => bind(descriptor, nmreq),
@@ -122,7 +122,7 @@ pub fn register(descriptor: &Held, nmreq: &mut Nmreq) -> Result<()> {
     }
 }
 
-fn bind(descriptor: &Held, nmreq: &mut Nmreq) -> Result<()> {
+fn bind(descriptor: &DescriptorRef, nmreq: &mut Nmreq) -> Result<()> {
     let mut body = registration(nmreq);
     let mut header = header(&nmreq.name, request::REGISTER, std::ptr::from_mut(&mut body) as u64);
     // Translate the older form of pipe names.
@@ -180,7 +180,7 @@ fn registration(nmreq: &Nmreq) -> Register {
     }
 }
 
-fn list(descriptor: &Held, nmreq: &mut Nmreq) -> Result<()> {
+fn list(descriptor: &DescriptorRef, nmreq: &mut Nmreq) -> Result<()> {
     let mut body = ValeList { bridge_idx: nmreq.arg1, _pad: 0, port_idx: nmreq.arg2.into() };
     let header = ask(descriptor, &nmreq.name, request::VALE_LIST, &mut body)?;
     set_text(&mut nmreq.name, &text(&header.name));

@@ -23,7 +23,7 @@ pub struct Descriptor {
 }
 
 /// A reference to a descriptor.
-pub type Held = linerate_preload::EntryRef<Descriptor>;
+pub type DescriptorRef = linerate_preload::EntryRef<Descriptor>;
 
 /// All descriptors of the program.
 pub static TABLE: Table<Descriptor> = Table::new();
@@ -109,7 +109,7 @@ pub fn open(closes_on_exec: bool) -> Option<c_int> {
 
 /// Adds a descriptor that was opened by another process, or by this process before execve(2). `None` if it is not one
 /// of `/dev/netmap`. Keeps errno(3).
-pub fn adopt(fd: c_int) -> Option<Held> {
+pub fn adopt(fd: c_int) -> Option<DescriptorRef> {
     let is_of = |name, value| option(fd, libc::SOL_SOCKET, name) == Some(value);
     if fd < 0 || !owns_memory() || !is_of(libc::SO_DOMAIN, libc::AF_UNIX) || !is_of(libc::SO_TYPE, libc::SOCK_SEQPACKET)
     {
@@ -127,7 +127,7 @@ pub fn adopt(fd: c_int) -> Option<Held> {
 }
 
 /// Replaces the socket of a descriptor by a new, unbound one; the server closes the port of the old socket.
-pub fn renew(held: &Held) {
+pub fn renew(held: &DescriptorRef) {
     let socket = socket(true);
     if socket < 0 {
         return;

@@ -19,19 +19,19 @@ use linerate_preload::{call, cancellation_point, errno, fail, guarded, keeping_e
 
 use crate::descriptor::{Bound, gone};
 use crate::real::{borrow, kernel_poll, next, timespec};
-use crate::table::{Held, TABLE};
+use crate::table::{DescriptorRef, TABLE};
 
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
 /// Maximum number of descriptors or events of a call that is answered here.
-const MOST: usize = 1 << 20;
+const MAX_DESCRIPTORS: usize = 1 << 20;
 
 /// A call's timeout; `None`: infinite.
-type Longest = Option<Duration>;
+type Timeout = Option<Duration>;
 /// A result, or an errno(3) value.
-type Answer<T = c_int> = Result<T, c_int>;
+type CallResult<T = c_int> = Result<T, c_int>;
 
-pub fn milliseconds(timeout: c_int) -> Longest {
+pub fn milliseconds(timeout: c_int) -> Timeout {
     u64::try_from(timeout).ok().map(Duration::from_millis)
 }
 
@@ -39,7 +39,7 @@ pub fn milliseconds(timeout: c_int) -> Longest {
 ///
 /// # Errors
 /// `EFAULT` and `EINVAL`.
-pub fn time_of_day(time: *const libc::timeval) -> Answer<Longest> {
+pub fn time_of_day(time: *const libc::timeval) -> CallResult<Timeout> {
     let Some(time) = memory::read_optional(time)? else { return Ok(None) };
     match (u64::try_from(time.tv_sec), u64::try_from(time.tv_usec)) {
         (Ok(seconds), Ok(micros)) => {
@@ -54,7 +54,7 @@ fn wait(fd: c_int) -> pollfd {
 }
 
 /// Syncs the rings for these events, and returns the ready ones. `must` forces a check of the server.
-fn ready(held: &Held, bound: &Bound, events: i16, must: bool) -> i16 {
+fn ready(held: &DescriptorRef, bound: &Bound, events: i16, must: bool) -> i16 {
     let (port, mut there, mut good) = (bound.port(), 0, !bound.has_entries());
     if events & OUT != 0 || !bound.no_tx_poll {
         good &= bound.sync_tx(held.fd).is_ok();
@@ -80,7 +80,7 @@ fn ready(held: &Held, bound: &Bound, events: i16, must: bool) -> i16 {
 
 /// Keeps the kernel informed of the descriptor's state if an epoll(7) watches it: a token is queued, or the server will
 /// send one.
-pub fn keep_armed(held: &Held, bound: &Bound) {
+pub fn keep_armed(held: &DescriptorRef, bound: &Bound) {
     let watched = held.watched.load(Ordering::Relaxed) as i16;
     if watched != 0 {
         bound.port().keep_armed(borrow(held.fd), watched & OUT != 0, watched & IN != 0);
@@ -89,7 +89,7 @@ pub fn keep_armed(held: &Held, bound: &Bound) {
 
 /// A descriptor of `/dev/netmap`, and the events that a call waits for.
 struct Ours {
-    descriptor: Held,
+    descriptor: DescriptorRef,
     events: i16,
 }
 
@@ -108,10 +108,10 @@ impl Ours {
 }
 
 /// The descriptors and events of a call.
-trait Question {
+trait WaitCall {
     /// Checks all descriptors; `None` if none is ready, unless the timeout has expired (`is_over`). `has_slept` also
     /// checks the servers.
-    fn look(&mut self, is_over: bool, has_slept: bool) -> Option<Answer>;
+    fn poll_all(&mut self, is_over: bool, has_slept: bool) -> Option<CallResult>;
 
     /// Returns the descriptors of `/dev/netmap`.
     fn ours(&self) -> &[Ours];
@@ -120,12 +120,12 @@ trait Question {
     fn others(&self) -> Vec<pollfd>;
 
     /// Ends the call, and reports the remaining time.
-    fn end(&self, _left: Longest) {}
+    fn end(&self, _left: Timeout) {}
 }
 
 /// A thread's waiting call.
 struct Call {
-    question: Box<dyn Question>,
+    wait_call: Box<dyn WaitCall>,
     end: Option<Instant>,
     mask: *const sigset_t,
     /// The arguments of ppoll(2) while the thread sleeps.
@@ -149,9 +149,9 @@ impl Drop for Calls {
 
 /// The next step of a call.
 #[derive(Clone, Copy)]
-enum Turn {
+enum Step {
     Done(c_int),
-    /// Call ppoll(2) with these arguments, which are valid until [`woken`].
+    /// Call ppoll(2) with these arguments, which are valid until [`after_sleep`].
     Sleep {
         events: *mut pollfd,
         count: usize,
@@ -165,26 +165,26 @@ fn last<T>(work: impl FnOnce(&mut Vec<Call>) -> T) -> Option<T> {
 }
 
 /// Begins a call; returns false if the thread is ending and cannot have one.
-fn begin(question: Box<dyn Question>, longest: Longest, mask: *const sigset_t) -> bool {
+fn begin(wait_call: Box<dyn WaitCall>, timeout: Timeout, mask: *const sigset_t) -> bool {
     // A timeout that overflows the clock is infinite.
-    let end = longest.and_then(|longest| Instant::now().checked_add(longest));
-    let call = Call { question, end, mask, events: Vec::new(), has_slept: false };
+    let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let call = Call { wait_call, end, mask, events: Vec::new(), has_slept: false };
     last(|calls| calls.push(call)).is_some()
 }
 
 /// Ends the thread's last call, and drops its state while the thread's calls are not borrowed.
-fn end(answer: Answer) -> Turn {
+fn end(answer: CallResult) -> Step {
     if let Some(call) = last(Vec::pop).flatten() {
-        call.question.end(call.left());
+        call.wait_call.end(call.left());
     }
-    Turn::Done(answer.unwrap_or_else(fail))
+    Step::Done(answer.unwrap_or_else(fail))
 }
 
 /// A sleep shorter than this costs more than yielding the processor.
 const SHORT: Duration = Duration::from_micros(100);
 
 /// A thread's state of polling before it sleeps.
-struct Waiting {
+struct PollState {
     patience: YieldWait,
     /// Polling is worthwhile: the last sleep was short, or the last polling succeeded.
     is_worth_it: bool,
@@ -192,97 +192,97 @@ struct Waiting {
 }
 
 thread_local! {
-    static WAITING: RefCell<Waiting> =
-        const { RefCell::new(Waiting { patience: YieldWait::new(SHORT), is_worth_it: false, slept_at: None }) };
+    static POLL_STATE: RefCell<PollState> =
+        const { RefCell::new(PollState { patience: YieldWait::new(SHORT), is_worth_it: false, slept_at: None }) };
 }
 
 /// Accesses this thread's polling state. Returns `None` in a signal handler that has interrupted another access, and
 /// when the thread is ending.
-fn waiting<T>(work: impl FnOnce(&mut Waiting) -> T) -> Option<T> {
-    WAITING.try_with(|waiting| waiting.try_borrow_mut().ok().map(|mut waiting| work(&mut waiting))).ok().flatten()
+fn with_poll_state<T>(work: impl FnOnce(&mut PollState) -> T) -> Option<T> {
+    POLL_STATE.try_with(|state| state.try_borrow_mut().ok().map(|mut state| work(&mut state))).ok().flatten()
 }
 
 impl Call {
-    fn left(&self) -> Longest {
+    fn left(&self) -> Timeout {
         self.end.map(|end| end.saturating_duration_since(Instant::now()))
     }
 
     /// Polls, yielding in between, while packets arrive in quick succession.
-    fn wait(&mut self) -> Option<Answer> {
-        waiting(|waiting| waiting.patience.reset());
-        while waiting(|waiting| waiting.is_worth_it && waiting.patience.wait()) == Some(true) {
+    fn wait(&mut self) -> Option<CallResult> {
+        with_poll_state(|state| state.patience.reset());
+        while with_poll_state(|state| state.is_worth_it && state.patience.wait()) == Some(true) {
             let is_over = self.left() == Some(Duration::ZERO);
-            if let Some(answer) = self.question.look(is_over, self.has_slept) {
+            if let Some(answer) = self.wait_call.poll_all(is_over, self.has_slept) {
                 return Some(answer);
             }
         }
-        waiting(|waiting| waiting.is_worth_it = false);
+        with_poll_state(|state| state.is_worth_it = false);
         None
     }
 
-    fn turn(&mut self) -> Option<Answer> {
+    fn poll_or_arm(&mut self) -> Option<CallResult> {
         let is_over = self.left() == Some(Duration::ZERO);
-        if let Some(answer) = self.question.look(is_over, self.has_slept) {
+        if let Some(answer) = self.wait_call.poll_all(is_over, self.has_slept) {
             return Some(answer);
         }
         if let Some(answer) = self.wait() {
             return Some(answer);
         }
-        self.question.ours().iter().for_each(|one| one.arm(self.has_slept));
+        self.wait_call.ours().iter().for_each(|one| one.arm(self.has_slept));
         // Find packets that arrived before the request.
-        if let Some(answer) = self.question.look(false, self.has_slept) {
+        if let Some(answer) = self.wait_call.poll_all(false, self.has_slept) {
             return Some(answer);
         }
-        self.events = self.question.others();
-        self.events.extend(self.question.ours().iter().map(|one| wait(one.descriptor.fd)));
+        self.events = self.wait_call.others();
+        self.events.extend(self.wait_call.ours().iter().map(|one| wait(one.descriptor.fd)));
         None
     }
 
-    fn sleep(&mut self) -> Turn {
-        waiting(|waiting| waiting.slept_at = Some(Instant::now()));
+    fn sleep(&mut self) -> Step {
+        with_poll_state(|state| state.slept_at = Some(Instant::now()));
         let time = self.left().map(timespec);
-        Turn::Sleep { events: self.events.as_mut_ptr(), count: self.events.len(), time, mask: self.mask }
+        Step::Sleep { events: self.events.as_mut_ptr(), count: self.events.len(), time, mask: self.mask }
     }
 
-    fn woken(&mut self) {
+    fn after_sleep(&mut self) {
         self.has_slept = true;
-        waiting(|waiting| waiting.is_worth_it = waiting.slept_at.is_some_and(|at| at.elapsed() < SHORT));
+        with_poll_state(|state| state.is_worth_it = state.slept_at.is_some_and(|at| at.elapsed() < SHORT));
     }
 }
 
-fn turn() -> Turn {
+fn next_step() -> Step {
     // Do not borrow the calls during the check, so that a signal handler may begin another call.
-    let Some(Some(mut call)) = last(Vec::pop) else { return Turn::Done(fail(libc::ENOMEM)) };
-    let answer = call.turn();
+    let Some(Some(mut call)) = last(Vec::pop) else { return Step::Done(fail(libc::ENOMEM)) };
+    let answer = call.poll_or_arm();
     // The arguments of a sleep are in the call's heap memory, which does not move with the call.
     let sleep = call.sleep();
     let is_kept = last(|calls| calls.push(call)).is_some();
     match answer {
         Some(answer) => end(answer),
         None if is_kept => sleep,
-        None => Turn::Done(fail(libc::ENOMEM)),
+        None => Step::Done(fail(libc::ENOMEM)),
     }
 }
 
 /// Continues with the result of ppoll(2). An error, usually because of a signal, ends the call.
-fn woken(result: c_int) -> Turn {
+fn after_sleep(result: c_int) -> Step {
     if result < 0 {
         return end(Err(errno()));
     }
     if result > 0 {
-        last(|calls| calls.last_mut().map(Call::woken));
+        last(|calls| calls.last_mut().map(Call::after_sleep));
     }
-    turn()
+    next_step()
 }
 
-/// Answers the call that `question` returns, if it includes a descriptor of `/dev/netmap`. Nothing here needs dropping
+/// Answers the call that `wait_call` returns, if it includes a descriptor of `/dev/netmap`. Nothing here needs dropping
 /// during the sleep, in which the thread may be cancelled.
-fn answer(question: impl FnOnce() -> Answer<Option<Begun>>) -> Option<c_int> {
-    let begun = guarded(Some(-1), || match question() {
+fn answer(wait_call: impl FnOnce() -> CallResult<Option<Begun>>) -> Option<c_int> {
+    let begun = guarded(Some(-1), || match wait_call() {
         Err(errno) => Some(fail(errno)),
         Ok(None) => Some(NOT_OURS),
-        Ok(Some(Begun { question, longest, mask })) => {
-            if begin(question, longest, mask) {
+        Ok(Some(Begun { wait_call, timeout, mask })) => {
+            if begin(wait_call, timeout, mask) {
                 None
             } else {
                 Some(fail(libc::ENOMEM))
@@ -296,15 +296,15 @@ fn answer(question: impl FnOnce() -> Answer<Option<Begun>>) -> Option<c_int> {
     }
     // SAFETY: neither this function nor the exported functions that call it have anything to drop at this point.
     unsafe { cancellation_point() };
-    let mut turn = guarded(Turn::Done(-1), turn);
-    while let Turn::Sleep { events, count, time, mask } = turn {
+    let mut step = guarded(Step::Done(-1), next_step);
+    while let Step::Sleep { events, count, time, mask } = step {
         let time = time.as_ref().map_or(null(), std::ptr::from_ref);
         let result = next!(ppoll(events, count as libc::nfds_t, time, mask));
-        turn = guarded(Turn::Done(-1), || woken(result));
+        step = guarded(Step::Done(-1), || after_sleep(result));
     }
-    match turn {
-        Turn::Done(answer) => Some(answer),
-        Turn::Sleep { .. } => None,
+    match step {
+        Step::Done(answer) => Some(answer),
+        Step::Sleep { .. } => None,
     }
 }
 
@@ -313,8 +313,8 @@ const NOT_OURS: c_int = c_int::MIN;
 
 /// A call that is answered here.
 struct Begun {
-    question: Box<dyn Question>,
-    longest: Longest,
+    wait_call: Box<dyn WaitCall>,
+    timeout: Timeout,
     mask: *const sigset_t,
 }
 
@@ -322,7 +322,7 @@ struct Begun {
 struct Poll {
     events: Vec<pollfd>,
     /// The indices of `/dev/netmap` descriptors in `events`.
-    places: Vec<usize>,
+    indices: Vec<usize>,
     ours: Vec<Ours>,
     report: Report,
     /// The kernel has just read and written the program's events.
@@ -340,15 +340,15 @@ enum Report {
 impl Poll {
     /// Creates a call; `None` if no descriptor is one of `/dev/netmap`.
     fn new(events: Vec<pollfd>, report: Report) -> Option<Poll> {
-        let found = |(place, event): (usize, &pollfd)| {
+        let found = |(index, event): (usize, &pollfd)| {
             let descriptor = TABLE.get(event.fd)?;
-            Some((place, Ours { descriptor, events: event.events }))
+            Some((index, Ours { descriptor, events: event.events }))
         };
-        let (places, ours): (Vec<usize>, Vec<Ours>) = events.iter().enumerate().filter_map(found).unzip();
-        (!places.is_empty()).then_some(Poll { events, places, ours, report, is_fresh: false })
+        let (indices, ours): (Vec<usize>, Vec<Ours>) = events.iter().enumerate().filter_map(found).unzip();
+        (!indices.is_empty()).then_some(Poll { events, indices, ours, report, is_fresh: false })
     }
 
-    fn report(&self) -> Answer {
+    fn report(&self) -> CallResult {
         let count = self.events.iter().filter(|event| event.revents != 0).count() as c_int;
         match &self.report {
             Report::Events(at) if self.is_fresh => {
@@ -391,8 +391,8 @@ impl Poll {
     }
 }
 
-impl Question for Poll {
-    fn look(&mut self, is_over: bool, has_slept: bool) -> Option<Answer> {
+impl WaitCall for Poll {
+    fn poll_all(&mut self, is_over: bool, has_slept: bool) -> Option<CallResult> {
         self.is_fresh &= !has_slept;
         let mut others = self.others();
         let has_others = others.iter().any(|other| other.fd >= 0);
@@ -402,8 +402,8 @@ impl Question for Poll {
         for (event, other) in self.events.iter_mut().zip(&others) {
             event.revents = other.revents;
         }
-        for (place, one) in self.places.iter().zip(&self.ours) {
-            self.events[*place].revents = one.ready(has_slept);
+        for (index, one) in self.indices.iter().zip(&self.ours) {
+            self.events[*index].revents = one.ready(has_slept);
         }
         (is_over || self.events.iter().any(|event| event.revents != 0)).then(|| self.report())
     }
@@ -415,11 +415,11 @@ impl Question for Poll {
     /// Returns all events. Descriptors of `/dev/netmap` are -1, which the kernel skips.
     fn others(&self) -> Vec<pollfd> {
         let mut others: Vec<pollfd> = self.events.iter().map(|event| pollfd { revents: 0, ..*event }).collect();
-        self.places.iter().for_each(|place| others[*place].fd = -1);
+        self.indices.iter().for_each(|index| others[*index].fd = -1);
         others
     }
 
-    fn end(&self, left: Longest) {
+    fn end(&self, left: Timeout) {
         if let (Report::Sets { time, .. }, Some(left)) = (&self.report, left)
             && !time.is_null()
         {
@@ -435,15 +435,15 @@ impl Question for Poll {
 pub fn poll(
     events: *mut pollfd,
     count: libc::nfds_t,
-    longest: impl FnOnce() -> Answer<Longest>,
+    timeout: impl FnOnce() -> CallResult<Timeout>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
     // Leave larger counts to the kernel.
-    if !TABLE.any() || count == 0 || count as usize > MOST {
+    if !TABLE.any() || count == 0 || count as usize > MAX_DESCRIPTORS {
         return None;
     }
     answer(|| {
-        let longest = longest()?;
+        let timeout = timeout()?;
         let count = count as usize;
         // Let the kernel read and write the events first, which proves that they are accessible.
         let now = timespec(Duration::ZERO);
@@ -460,7 +460,7 @@ pub fn poll(
         }
         let Some(mut poll) = Poll::new(all, Report::Events(events as u64)) else { return Ok(None) };
         poll.is_fresh = true;
-        Ok(Some(Begun { question: Box::new(poll), longest, mask }))
+        Ok(Some(Begun { wait_call: Box::new(poll), timeout, mask }))
     })
 }
 
@@ -483,7 +483,7 @@ fn most_descriptors(count: c_int) -> usize {
 pub fn select(
     count: c_int,
     sets: [*mut libc::fd_set; 3],
-    longest: impl FnOnce() -> Answer<Longest>,
+    timeout: impl FnOnce() -> CallResult<Timeout>,
     time: *mut libc::timeval,
     mask: *const sigset_t,
 ) -> Option<c_int> {
@@ -491,7 +491,7 @@ pub fn select(
         return None;
     }
     answer(|| {
-        let longest = longest()?;
+        let timeout = timeout()?;
         let count = most_descriptors(count);
         let words = count.div_ceil(64);
         let sets = sets.map(|set| set as u64);
@@ -504,7 +504,7 @@ pub fn select(
         let wanted = wanted.iter().enumerate().filter(|(_, events)| **events != 0);
         let events = wanted.map(|(fd, events)| pollfd { fd: fd as c_int, events: *events, revents: 0 }).collect();
         let Some(poll) = Poll::new(events, Report::Sets { sets, words, time }) else { return Ok(None) };
-        Ok(Some(Begun { question: Box::new(poll), longest, mask }))
+        Ok(Some(Begun { wait_call: Box::new(poll), timeout, mask }))
     })
 }
 
@@ -586,10 +586,10 @@ struct Epoll {
 }
 
 /// Counts calls in which ports alone fill the program's array.
-static LOOKS: AtomicU32 = AtomicU32::new(0);
+static FULL_CALLS: AtomicU32 = AtomicU32::new(0);
 
 /// Maximum number of events taken from the kernel per call.
-const MOST_EVENTS: usize = 1024;
+const MAX_EVENTS: usize = 1024;
 
 impl Epoll {
     /// Takes up to `most` events from the kernel. Returns the events of other descriptors, and whether there were any
@@ -597,11 +597,11 @@ impl Epoll {
     ///
     /// # Errors
     /// The kernel's errno(3).
-    fn kernel(&self, most: usize) -> Answer<(Vec<epoll_event>, bool)> {
+    fn kernel(&self, most: usize) -> CallResult<(Vec<epoll_event>, bool)> {
         let (mut events, mut is_ours) = (Vec::new(), false);
         // Tokens of ports may fill the array; then the kernel reports other descriptors at the next call.
         for _ in 0..=self.ours.len() {
-            events.resize(most.min(MOST_EVENTS), epoll_event { events: 0, u64: 0 });
+            events.resize(most.min(MAX_EVENTS), epoll_event { events: 0, u64: 0 });
             let (at, len) = (events.as_mut_ptr(), events.len());
             // SAFETY: there is room for `len` events; a null signal mask leaves the mask unchanged.
             let count = unsafe { call!(libc::SYS_epoll_pwait, self.epoll, at, len, 0, 0, 8) };
@@ -619,7 +619,7 @@ impl Epoll {
     }
 
     /// Returns the ports that this epoll(7) watches; removes those whose descriptor was closed or replaced.
-    fn watched(&self) -> Vec<(Watched, Held)> {
+    fn watched(&self) -> Vec<(Watched, DescriptorRef)> {
         let all: Vec<Watched> = lock().iter().filter(|one| one.epoll == self.epoll).copied().collect();
         let still = |one: Watched| {
             let descriptor = TABLE.get(one.fd).filter(|descriptor| descriptor.cookie() == one.cookie);
@@ -634,7 +634,7 @@ impl Epoll {
     }
 
     /// Returns the ports' ready events.
-    fn found(&mut self, must: bool) -> Vec<(Watched, epoll_event)> {
+    fn ready_ports(&mut self, must: bool) -> Vec<(Watched, epoll_event)> {
         let watched_now = self.watched();
         self.ours.clear();
         let mut found = Vec::new();
@@ -650,7 +650,7 @@ impl Epoll {
         found
     }
 
-    fn report(&self, found: &[(Watched, epoll_event)], others: Vec<epoll_event>) -> Answer {
+    fn report(&self, found: &[(Watched, epoll_event)], others: Vec<epoll_event>) -> CallResult {
         if found.len() + others.len() >= self.most {
             // As in Linux, put reported ports last for the next call.
             let is_found = |one: &Watched| found.iter().any(|(told, _)| told.tag == one.tag);
@@ -672,12 +672,12 @@ impl Epoll {
     }
 }
 
-impl Question for Epoll {
-    fn look(&mut self, is_over: bool, has_slept: bool) -> Option<Answer> {
-        let mut found = self.found(has_slept);
+impl WaitCall for Epoll {
+    fn poll_all(&mut self, is_over: bool, has_slept: bool) -> Option<CallResult> {
+        let mut found = self.ready_ports(has_slept);
         let (mut others, mut is_ours) = (Vec::new(), false);
         // If ports fill the program's array, every second call leaves one entry for other descriptors.
-        let is_full = found.len() >= self.most && LOOKS.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
+        let is_full = found.len() >= self.most && FULL_CALLS.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
         let last = if is_full { found.pop() } else { None };
         if found.len() < self.most {
             match self.kernel(self.most - found.len()) {
@@ -692,7 +692,7 @@ impl Question for Epoll {
         if found.is_empty() && others.is_empty() && is_ours {
             // A token was a false alarm: read it, so that the kernel stops reporting it.
             self.ours.iter().for_each(|one| one.arm(true));
-            found = self.found(true);
+            found = self.ready_ports(true);
         }
         if found.is_empty() && others.is_empty() && !is_over {
             return None;
@@ -714,7 +714,7 @@ pub fn epoll(
     epoll: c_int,
     events: *mut epoll_event,
     most: c_int,
-    longest: impl FnOnce() -> Answer<Longest>,
+    timeout: impl FnOnce() -> CallResult<Timeout>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
     if !TABLE.any() {
@@ -724,9 +724,10 @@ pub fn epoll(
         if !lock().iter().any(|one| one.epoll == epoll) {
             return Ok(None);
         }
-        let most = usize::try_from(most).ok().filter(|most| (1..=MOST).contains(most)).ok_or(libc::EINVAL)?;
-        let longest = longest()?;
-        let question = Box::new(Epoll { epoll, events: events as u64, most, ours: Vec::new() });
-        Ok(Some(Begun { question, longest, mask }))
+        let most =
+            usize::try_from(most).ok().filter(|most| (1..=MAX_DESCRIPTORS).contains(most)).ok_or(libc::EINVAL)?;
+        let timeout = timeout()?;
+        let wait_call = Box::new(Epoll { epoll, events: events as u64, most, ours: Vec::new() });
+        Ok(Some(Begun { wait_call, timeout, mask }))
     })
 }
