@@ -18,7 +18,7 @@ use crate::abi::*;
 use crate::filter;
 use crate::latch::Latch;
 use crate::longest::LongestOfInterface;
-use crate::side::{Side, system};
+use crate::side::{SendingSide, system};
 use crate::sleep::Sleep;
 use crate::socket::system::opening;
 use crate::socket::{names, shared};
@@ -32,7 +32,7 @@ const RING: usize = 4096;
 /// Bytes of a slot's buffer.
 const SLOT: usize = 2048;
 /// How long a waiting thread polls before it sleeps.
-const PATIENCE: Duration = Duration::from_micros(100);
+const POLL_TIME: Duration = Duration::from_micros(100);
 /// The longest sleep, and the interval between checks of the port's link.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 /// The longest sleep on a port that cannot wake a thread.
@@ -58,19 +58,19 @@ pub struct Frame {
 }
 
 /// Received frames that the program has not read yet. The handle owns them, so that reading a frame does not borrow
-/// [`Active`].
-pub struct Waiting {
+/// [`ReceivingSide`].
+pub struct UnreadFrames {
     frames: Box<[Cell<Frame>; BATCH]>,
     /// The address of the first unread frame, and the address after the last.
     next: Cell<*const Frame>,
     end: Cell<*const Frame>,
 }
 
-impl Waiting {
-    pub fn new() -> Waiting {
+impl UnreadFrames {
+    pub fn new() -> UnreadFrames {
         let none = Frame { header: PacketHeader::EMPTY, bytes: std::ptr::null() };
         let frames = Box::new(std::array::from_fn(|_| Cell::new(none)));
-        Waiting { frames, next: Cell::new(std::ptr::null()), end: Cell::new(std::ptr::null()) }
+        UnreadFrames { frames, next: Cell::new(std::ptr::null()), end: Cell::new(std::ptr::null()) }
     }
 
     /// Takes the next frame. The pointer is valid until frames are received again.
@@ -98,9 +98,9 @@ impl Waiting {
     /// Drops the frames for which `keep` returns false. `keep` may change a frame.
     fn retain(&self, mut keep: impl FnMut(&mut Frame) -> bool) {
         let index = |frame: *const Frame| frame.addr().wrapping_sub(self.frames.as_ptr().addr()) / size_of::<Frame>();
-        let waiting = if self.is_empty() { 0..0 } else { index(self.next.get())..index(self.end.get()) };
+        let unread = if self.is_empty() { 0..0 } else { index(self.next.get())..index(self.end.get()) };
         let mut end = 0;
-        for n in waiting {
+        for n in unread {
             let mut frame = self.frames[n].get();
             if keep(&mut frame) {
                 self.frames[end].set(frame);
@@ -141,13 +141,13 @@ impl Ready {
 
 /// Returns how long the kernel may hold back frames of slow traffic: zero in immediate mode, otherwise the handle's
 /// timeout. The library limits the value.
-fn patience(settings: &Settings) -> Duration {
+fn max_buffering_delay(settings: &Settings) -> Duration {
     let timeout = u64::try_from(settings.timeout.get()).ok().filter(|timeout| *timeout > 0).unwrap_or(u64::MAX);
     Duration::from_millis(if settings.immediate.get() { 0 } else { timeout })
 }
 
 /// The receiving side of an open port.
-pub struct Active {
+pub struct ReceivingSide {
     /// The port's name with its options.
     name: String,
     rx: RxQueue,
@@ -173,8 +173,8 @@ pub struct Active {
     is_gone: bool,
 }
 
-impl Active {
-    pub fn open(name: &str, settings: &Settings, ready: &Ready) -> Result<(Active, Side), Error> {
+impl ReceivingSide {
+    pub fn open(name: &str, settings: &Settings, ready: &Ready) -> Result<(ReceivingSide, SendingSide), Error> {
         let parsed = linerate::parse(name)?;
         // The server has the ring of a served card, and the library chooses the length of a switch port's ring.
         let asked = settings.buffer_size.get().cast_unsigned() as usize / SLOT;
@@ -193,14 +193,14 @@ impl Active {
                 let pool = Some(Pool::new(region));
                 // A file's timestamps are from another day; its frames get them only if its name asks for them.
                 let timestamps = !parsed.is_capture_to_read();
-                let interrupts = Some(if parsed.is_packet() { patience(settings) } else { Duration::ZERO });
+                let interrupts = Some(if parsed.is_packet() { max_buffering_delay(settings) } else { Duration::ZERO });
                 let max_frame = longest.to_receive();
                 let options = Options { ring, pool, interrupts, timestamps, max_frame, ..Options::default() };
                 let [port] = opening(|| options.open([name]))?;
-                names::note_alone(&port);
+                names::report_private_port(&port);
                 // While this handle has the port, the program may ask for the port's address through a packet socket.
                 if let Some(name) = names::of_handle(name) {
-                    name.note(names::About::of(&port, longest.to_send(&port), true));
+                    name.set_properties(names::PortProperties::of(&port, longest.to_send(&port), true));
                 }
                 port
             }
@@ -225,7 +225,7 @@ impl Active {
         let watch = epoll::create(CreateFlags::CLOEXEC).map_err(|error| system("epoll_create1", error))?;
         add(&watch, ready.event.as_fd())?;
         let tick = watch_queue(&watch, &mut rx)?;
-        let active = Active {
+        let active = ReceivingSide {
             name: name.to_string(),
             rx,
             is_file: parsed.is_capture_to_read(),
@@ -242,21 +242,21 @@ impl Active {
             is_gone: false,
         };
         let longest = longest.to_send(&port);
-        Ok((active, Side::new(port, longest)))
+        Ok((active, SendingSide::new(port, longest)))
     }
 
     /// Returns the receive queue, and a function that rebuilds the receiving side on another queue. Descriptor, filter
     /// and unread frames are kept.
-    pub fn give_up(mut self) -> (RxQueue, impl FnOnce(RxQueue) -> Result<Active, Error>) {
+    pub fn give_up(mut self) -> (RxQueue, impl FnOnce(RxQueue) -> Result<ReceivingSide, Error>) {
         let _ = match (&self.tick, self.rx.arm()) {
             (Some(tick), _) => epoll::delete(&self.watch, tick),
             (None, Some(event)) => epoll::delete(&self.watch, event),
             (None, None) => Ok(()),
         };
         self.rx.disarm();
-        let Active { name, rx, is_file, batch, long, filter, snaplen, clock, watch, .. } = self;
+        let ReceivingSide { name, rx, is_file, batch, long, filter, snaplen, clock, watch, .. } = self;
         let with = move |mut rx| {
-            Ok(Active {
+            Ok(ReceivingSide {
                 tick: watch_queue(&watch, &mut rx)?,
                 name,
                 rx,
@@ -277,25 +277,25 @@ impl Active {
     }
 
     /// Switches the capture to another port, with the same filter; unread frames are dropped. Returns the old receiving
-    /// side and the new port's [`Side`], or `None` if the name is unchanged. Drop the old receiving side before the old
-    /// `Side`.
+    /// side and the new port's [`SendingSide`], or `None` if the name is unchanged. Drop the old receiving side before
+    /// the old `SendingSide`.
     ///
     /// # Errors
-    /// As [`open`](Active::open); the capture is then unchanged.
+    /// As [`open`](ReceivingSide::open); the capture is then unchanged.
     pub fn open_again(
         &mut self,
         name: &str,
         settings: &Settings,
-        waiting: &Waiting,
+        unread: &UnreadFrames,
         ready: &Ready,
-    ) -> Result<Option<(Active, Side)>, Error> {
+    ) -> Result<Option<(ReceivingSide, SendingSide)>, Error> {
         if self.name == name {
             return Ok(None);
         }
-        let (mut other, side) = Active::open(name, settings, ready)?;
+        let (mut other, side) = ReceivingSide::open(name, settings, ready)?;
         // The program may know the descriptor, so its number is kept.
         rustix::io::dup2(&other.watch, &mut self.watch).map_err(|error| system("dup2", error))?;
-        waiting.set(0);
+        unread.set(0);
         std::mem::swap(self, &mut other);
         self.filter = other.filter.take();
         std::mem::swap(&mut self.watch, &mut other.watch);
@@ -304,9 +304,9 @@ impl Active {
 
     /// Receives frames, and drops those that the filter rejects. They replace the last batch. Returns false if none
     /// arrived.
-    pub fn receive(&mut self, waiting: &Waiting) -> bool {
+    pub fn receive(&mut self, unread: &UnreadFrames) -> bool {
         self.long.clear();
-        waiting.set(0);
+        unread.set(0);
         self.batch.clear();
         // Read the clock before the poll, which may take as long as a packet's transit. Its packets arrived since the
         // last poll.
@@ -318,27 +318,27 @@ impl Active {
         self.quiet_since = None;
         let (mut clock, snaplen) = (self.clock, self.snaplen);
         clock.first = now.saturating_sub(received as u64 - 1);
-        let (mut places, long) = (waiting.frames.iter(), &mut self.long);
+        let (mut cells, long) = (unread.frames.iter(), &mut self.long);
         self.batch.packets().for_each(|packet| {
-            let Some(place) = places.next() else { return };
+            let Some(cell) = cells.next() else { return };
             let time = clock.time_of(packet.timestamp());
             let (bytes, len) = match packet.slots() {
                 1 => (packet.as_ptr(), packet.len()),
                 _ => joined(packet, long),
             };
             let header = PacketHeader { time, captured: snaplen.min(len as u32), len: len as u32 };
-            place.set(Frame { header, bytes });
+            cell.set(Frame { header, bytes });
         });
         self.clock = clock;
-        waiting.set(BATCH - places.len());
-        self.filter_frames(waiting);
+        unread.set(BATCH - cells.len());
+        self.filter_frames(unread);
         true
     }
 
     /// Drops the frames that the filter rejects, and truncates the others to the length that it returns.
-    fn filter_frames(&self, waiting: &Waiting) {
+    fn filter_frames(&self, unread: &UnreadFrames) {
         let Some(filter) = &self.filter else { return };
-        waiting.retain(|Frame { header, bytes }| {
+        unread.retain(|Frame { header, bytes }| {
             // SAFETY: the frame's bytes stay until the next batch is received.
             let wanted = unsafe { filter::run(filter, *bytes, header.len) };
             header.captured = header.len.min(self.snaplen).min(wanted);
@@ -348,7 +348,7 @@ impl Active {
 
     /// Returns what the thread must wait for: frames or `waker`. `None` if it has to poll again first.
     pub fn sleep(&mut self, waker: BorrowedFd<'_>) -> Option<Sleep> {
-        if self.quiet_since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
+        if self.quiet_since.get_or_insert_with(Instant::now).elapsed() < POLL_TIME {
             std::hint::spin_loop();
             return None;
         }
@@ -369,11 +369,16 @@ impl Active {
     /// Returns to polling after a sleep, and checks the port's link.
     ///
     /// # Errors
-    /// As [`check_link`](Active::check_link).
-    pub fn wake(&mut self, waker: BorrowedFd<'_>, side: &Latch<Option<Side>>, waiting: &Waiting) -> Result<(), Error> {
+    /// As [`check_link`](ReceivingSide::check_link).
+    pub fn wake(
+        &mut self,
+        waker: BorrowedFd<'_>,
+        side: &Latch<Option<SendingSide>>,
+        unread: &UnreadFrames,
+    ) -> Result<(), Error> {
         let _ = rustix::io::read(waker, &mut [0; 8]);
         self.disarm();
-        self.check_link(side, waiting)
+        self.check_link(side, unread)
     }
 
     /// Checks the port's link, at most once per `LONGEST_SLEEP`. It is needed because the event of a port that is gone
@@ -381,7 +386,7 @@ impl Active {
     ///
     /// # Errors
     /// The link's error, once all frames that arrived before it are received.
-    pub fn check_link(&mut self, side: &Latch<Option<Side>>, waiting: &Waiting) -> Result<(), Error> {
+    pub fn check_link(&mut self, side: &Latch<Option<SendingSide>>, unread: &UnreadFrames) -> Result<(), Error> {
         if self.link_since.elapsed() < LONGEST_SLEEP {
             return Ok(());
         }
@@ -389,7 +394,7 @@ impl Active {
         // A sending thread, which holds the lock, notices the error itself.
         let Some(side) = side.try_lock() else { return Ok(()) };
         match side.as_ref().map(|side| side.port.link()) {
-            Some(Err(error)) if !self.receive(waiting) => {
+            Some(Err(error)) if !self.receive(unread) => {
                 self.is_gone = true;
                 Err(error)
             }
@@ -405,18 +410,18 @@ impl Active {
     }
 
     /// Makes the program's descriptor readable if there are unread frames; otherwise arms the queue to make it so.
-    pub fn keep_watch(&mut self, waiting: &Waiting, ready: &Ready) {
-        while waiting.is_empty() && self.tick.is_none() {
+    pub fn keep_watch(&mut self, unread: &UnreadFrames, ready: &Ready) {
+        while unread.is_empty() && self.tick.is_none() {
             // An interrupt for frames already received would leave the descriptor readable.
             self.disarm();
             // Packets that arrived earlier do not interrupt, so poll after arming; each poll requires arming again.
             self.rx.arm();
             self.is_armed = true;
-            if !self.receive(waiting) {
+            if !self.receive(unread) {
                 break;
             }
         }
-        ready.set(!waiting.is_empty());
+        ready.set(!unread.is_empty());
         if let Some(tick) = &self.tick {
             let _ = rustix::io::read(tick, &mut [0; 8]);
         }
@@ -437,20 +442,20 @@ impl Active {
     ///
     /// # Errors
     /// The file is truncated or malformed.
-    pub fn is_exhausted(&self, side: &Latch<Option<Side>>) -> Result<bool, Error> {
+    pub fn is_exhausted(&self, side: &Latch<Option<SendingSide>>) -> Result<bool, Error> {
         if !self.is_file {
             return Ok(false);
         }
         // While another thread sends, the end is not known yet.
         let Some(side) = side.try_lock() else { return Ok(false) };
-        let Some(Side { port, .. }) = &*side else { return Ok(false) };
+        let Some(SendingSide { port, .. }) = &*side else { return Ok(false) };
         if port.is_exhausted() { port.link().map(|_| true) } else { Ok(false) }
     }
 
     /// Sets the filter, and applies it to unread frames.
-    pub fn set_filter(&mut self, filter: Box<[Instruction]>, waiting: &Waiting) {
+    pub fn set_filter(&mut self, filter: Box<[Instruction]>, unread: &UnreadFrames) {
         self.filter = Some(filter);
-        self.filter_frames(waiting);
+        self.filter_frames(unread);
     }
 }
 

@@ -207,7 +207,7 @@ pub fn create(name: *const c_char, error: *mut c_char) -> Option<*mut Handle> {
     let handle = Handle::for_port(name)?;
     // Open the system's library now: a program may lose the right to open files (seccomp(2)) before it activates the
     // handle.
-    crate::real::library_s_function();
+    crate::real::any_library_function();
     Some(match handle {
         Ok(handle) => Box::into_raw(Box::new(handle)),
         Err(why) => {

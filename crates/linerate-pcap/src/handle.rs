@@ -13,15 +13,15 @@ use linerate::{Error, ErrorKind, Remedy};
 use linerate_preload::owner;
 
 use crate::abi::*;
-use crate::active::{Active, Frame, Ready, Settings, Waiting, event};
+use crate::active::{Frame, Ready, ReceivingSide, Settings, UnreadFrames, event};
 use crate::detector::{DETECTOR, WORDS};
 use crate::latch::Latch;
 use crate::real::real;
-use crate::side::{InChild, Side};
+use crate::side::{ChildUse, SendingSide};
 use crate::socket::frame::ALL;
 use crate::socket::link::{self, Begin, Handles, Opened};
 use crate::socket::member;
-use crate::socket::names::{About, is_interface};
+use crate::socket::names::{PortProperties, is_interface};
 use crate::socket::shared;
 use crate::socket::table;
 
@@ -44,10 +44,10 @@ pub struct Handle {
     // Dropped in this order: the receiving side before its port.
     /// The port's receiving side, once the handle is activated. The receiving thread locks it, except while it sleeps
     /// and while the program's callback runs.
-    pub active: Latch<Option<Active>>,
+    pub active: Latch<Option<ReceivingSide>>,
     /// Received frames. The receiving side owns their bytes.
-    pub waiting: Waiting,
-    pub side: Latch<Option<Side>>,
+    pub unread: UnreadFrames,
+    pub side: Latch<Option<SendingSide>>,
     pub is_activated: AtomicBool,
     is_nonblocking: AtomicBool,
     /// The program has asked for the descriptor, which is kept up to date from then on.
@@ -118,7 +118,7 @@ impl Handle {
             },
             error: [const { AtomicU8::new(0) }; PCAP_ERRBUF_SIZE],
             active: Latch::new(None),
-            waiting: Waiting::new(),
+            unread: UnreadFrames::new(),
             side: Latch::new(None),
             is_activated: AtomicBool::new(false),
             is_nonblocking: AtomicBool::new(false),
@@ -154,20 +154,20 @@ impl Handle {
         let (Some(mut receiving), Some(mut side)) = (self.active.lock(), self.side.lock()) else {
             return self.in_use();
         };
-        match Active::open(&self.name, &self.settings, &self.ready) {
+        match ReceivingSide::open(&self.name, &self.settings, &self.ready) {
             Ok((mut active, of_port)) => {
-                active.keep_watch(&self.waiting, &self.ready);
+                active.keep_watch(&self.unread, &self.ready);
                 self.descriptor.store(active.descriptor(), Ordering::Relaxed);
                 table::add_handle(active.descriptor());
                 // Kernel interfaces and capture files can be opened any number of times.
-                let can_be_opened_again = InChild::of(&of_port.port) == InChild::Again
+                let can_be_opened_again = ChildUse::of(&of_port.port) == ChildUse::Reopen
                     || linerate::parse(&self.name).is_ok_and(|name| name.is_capture_to_read());
                 (*receiving, *side) = (Some(active), Some(of_port));
                 self.is_activated.store(true, Ordering::Release);
                 drop((receiving, side));
                 if !can_be_opened_again {
-                    link::register(Handles { is_alone, share });
-                    alone().push(Alone(self));
+                    link::register(Handles { is_exclusive, share });
+                    exclusive_handles().push(ExclusiveHandle(self));
                 }
                 0
             }
@@ -185,7 +185,7 @@ impl Handle {
     /// Returns whether the port has threads, and they are not in this process: a child has none of its parent's threads
     /// (fork(2)), and closing the port would wait for them. Ports of the kernel or a server have no threads here.
     pub fn is_without_its_threads(&self) -> bool {
-        let has_threads = |side: &Side| InChild::of(&side.port) == InChild::Nothing;
+        let has_threads = |side: &SendingSide| ChildUse::of(&side.port) == ChildUse::Unusable;
         // The lock may be held by a thread that does not exist in the child; then the answer is yes.
         self.process != owner() && self.side.try_lock().is_none_or(|side| side.as_ref().is_some_and(has_threads))
     }
@@ -229,7 +229,7 @@ impl Handle {
             return self.in_use();
         };
         let Some(active) = &mut *receiving else { return self.not_activated() };
-        match active.open_again(&name, &self.settings, &self.waiting, &self.ready) {
+        match active.open_again(&name, &self.settings, &self.unread, &self.ready) {
             Ok(None) => {}
             Ok(Some((before, new))) => {
                 drop(before);
@@ -237,9 +237,9 @@ impl Handle {
                     before.finish();
                 }
                 // The handle now has another port than its name denotes, so it is not listed as exclusive.
-                alone().retain(|other| !std::ptr::eq(other.0, self));
+                exclusive_handles().retain(|other| !std::ptr::eq(other.0, self));
                 self.passed.store(0, Ordering::Relaxed);
-                active.keep_watch(&self.waiting, &self.ready);
+                active.keep_watch(&self.unread, &self.ready);
             }
             Err(error) => {
                 self.fail(&described(&error));
@@ -249,10 +249,10 @@ impl Handle {
         0
     }
 
-    /// Runs `work` on the port's [`Side`]; another thread may be receiving. Returns `None` if called by a signal
+    /// Runs `work` on the port's [`SendingSide`]; another thread may be receiving. Returns `None` if called by a signal
     /// handler that has interrupted its thread's use of the port, which may hold locks.
-    fn beside<T>(&self, work: impl FnOnce(&mut Option<Side>) -> T) -> Option<T> {
-        if self.active.is_this_thread_s() {
+    fn with_side<T>(&self, work: impl FnOnce(&mut Option<SendingSide>) -> T) -> Option<T> {
+        if self.active.is_held_by_this_thread() {
             return None;
         }
         self.side.lock().map(|mut side| work(&mut side))
@@ -264,7 +264,7 @@ impl Handle {
     /// The port's errors.
     pub fn statistics(&self) -> Result<Stat, Error> {
         // A signal handler that has interrupted its thread's use of the port gets the drops of the last call.
-        if let Some(Some(drops)) = self.beside(|side| side.as_ref().map(Side::drops)) {
+        if let Some(Some(drops)) = self.with_side(|side| side.as_ref().map(SendingSide::drops)) {
             let (slow, refused) = drops?;
             self.drops[0].store(slow as u32, Ordering::Relaxed);
             self.drops[1].store(refused as u32, Ordering::Relaxed);
@@ -278,7 +278,7 @@ impl Handle {
         if !self.is_activated() {
             return self.not_activated();
         }
-        let sent = self.beside(|side| side.as_mut().map(|side| side.send(bytes)));
+        let sent = self.with_side(|side| side.as_mut().map(|side| side.send(bytes)));
         let why = match sent {
             Some(Some(Ok(true))) => return bytes.len() as c_int,
             Some(Some(Ok(false))) => "No buffer space available: the port has taken nothing for a second".to_string(),
@@ -294,9 +294,9 @@ impl Handle {
 
     /// Sets the filter. Returns libpcap's result.
     pub fn set_filter(&self, filter: Box<[Instruction]>) -> c_int {
-        let Some(mut place) = self.filter.lock() else { return self.in_use() };
-        let before = place.replace(filter);
-        drop(place);
+        let Some(mut slot) = self.filter.lock() else { return self.in_use() };
+        let before = slot.replace(filter);
+        drop(slot);
         drop(before);
         self.requests.fetch_or(FILTER, Ordering::Release);
         0
@@ -304,14 +304,14 @@ impl Handle {
 
     /// Gives the receiving side the new filter, if there is one.
     #[cold]
-    pub fn adopt_filter(&self, active: &mut Active) {
+    pub fn adopt_filter(&self, active: &mut ReceivingSide) {
         if self.requests.load(Ordering::Relaxed) & FILTER == 0 {
             return;
         }
         self.requests.fetch_and(!FILTER, Ordering::Acquire);
         // A thread that holds the lock is setting a filter, and will request its adoption afterwards.
         if let Some(mut filter) = self.filter.try_lock() {
-            filter.take().into_iter().for_each(|filter| active.set_filter(filter, &self.waiting));
+            filter.take().into_iter().for_each(|filter| active.set_filter(filter, &self.unread));
         }
     }
 
@@ -355,8 +355,8 @@ impl Handle {
     /// Stores an error's text.
     pub fn fail(&self, text: &str) {
         let len = text.floor_char_boundary(PCAP_ERRBUF_SIZE - 1);
-        for (place, byte) in self.error.iter().zip(text.bytes().take(len).chain([0])) {
-            place.store(byte, Ordering::Relaxed);
+        for (slot, byte) in self.error.iter().zip(text.bytes().take(len).chain([0])) {
+            slot.store(byte, Ordering::Relaxed);
         }
     }
 
@@ -386,8 +386,8 @@ impl Handle {
         self.is_nonblocking.store(on, Ordering::Relaxed);
     }
 
-    /// Returns whether there are requests to handle before the next frame: [`takes_break`](Handle::takes_break),
-    /// [`adopt_filter`](Handle::adopt_filter).
+    /// Returns whether there are requests to handle before the next frame:
+    /// [`take_break_request`](Handle::take_break_request), [`adopt_filter`](Handle::adopt_filter).
     #[inline]
     pub fn has_requests(&self) -> bool {
         self.requests.load(Ordering::Relaxed) != 0
@@ -395,7 +395,7 @@ impl Handle {
 
     /// Returns whether a loop must end, and clears the request.
     #[cold]
-    pub fn takes_break(&self) -> bool {
+    pub fn take_break_request(&self) -> bool {
         self.requests.fetch_and(!BREAK, Ordering::Relaxed) & BREAK != 0
     }
 
@@ -439,7 +439,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        alone().retain(|other| !std::ptr::eq(other.0, self));
+        exclusive_handles().retain(|other| !std::ptr::eq(other.0, self));
         table::remove_handle(self.descriptor.load(Ordering::Relaxed));
         if let Some(side) = self.side.get_mut() {
             side.finish();
@@ -452,24 +452,24 @@ impl Drop for Handle {
 }
 
 /// A handle that has its port exclusively.
-pub struct Alone(*const Handle);
+pub struct ExclusiveHandle(*const Handle);
 
 // SAFETY: the list contains it only while the handle exists, and users hold the list's lock.
-unsafe impl Send for Alone {}
+unsafe impl Send for ExclusiveHandle {}
 
 /// How long opening a port waits for a call on the handle that has it. Sending waits up to a second for room.
 const LONGEST_CALL: Duration = Duration::from_secs(3);
 
-static ALONE: Mutex<Vec<Alone>> = Mutex::new(Vec::new());
+static EXCLUSIVE_HANDLES: Mutex<Vec<ExclusiveHandle>> = Mutex::new(Vec::new());
 
 /// Locks the list of handles that have their port exclusively.
-pub fn alone() -> MutexGuard<'static, Vec<Alone>> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+pub fn exclusive_handles() -> MutexGuard<'static, Vec<ExclusiveHandle>> {
+    EXCLUSIVE_HANDLES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the list index of this process's handle that has the port `name` exclusively.
-fn at(alone: &[Alone], name: &str) -> Option<usize> {
-    alone.iter().position(|Alone(handle)| {
+fn position_of(handles: &[ExclusiveHandle], name: &str) -> Option<usize> {
+    handles.iter().position(|ExclusiveHandle(handle)| {
         // SAFETY: handles in the list exist. Their name and process do not change.
         let (of_handle, process) = unsafe { (&(**handle).name, (**handle).process) };
         of_handle == name && process == std::process::id()
@@ -477,8 +477,8 @@ fn at(alone: &[Alone], name: &str) -> Option<usize> {
 }
 
 /// Returns whether a handle of this process has the port `name` exclusively.
-fn is_alone(name: &str) -> bool {
-    at(&alone(), name).is_some()
+fn is_exclusive(name: &str) -> bool {
+    position_of(&exclusive_handles(), name).is_some()
 }
 
 /// Turns the exclusive port `name` of a handle into a link, started by `begin`, with the handle as its first member.
@@ -490,17 +490,17 @@ fn is_alone(name: &str) -> bool {
 fn share(name: &str, begin: &mut Begin<'_>) -> link::Shared {
     let since = Instant::now();
     let (mut list, handle, mut receiving, mut side) = loop {
-        let list = alone();
-        let Some(at) = at(&list, name) else { return Ok(None) };
+        let list = exclusive_handles();
+        let Some(position) = position_of(&list, name) else { return Ok(None) };
         // SAFETY: handles in the list exist; other threads access only its latches and atomics.
-        let handle = unsafe { &*list[at].0 };
+        let handle = unsafe { &*list[position].0 };
         if let (Some(receiving), Some(side)) = (handle.active.try_lock(), handle.side.try_lock()) {
             break (list, handle, receiving, side);
         }
         // Release the list: the thread that holds these locks may wait for it. If that is this thread, waiting is
         // pointless.
         drop(list);
-        if handle.active.is_this_thread_s() || since.elapsed() > LONGEST_CALL {
+        if handle.active.is_held_by_this_thread() || since.elapsed() > LONGEST_CALL {
             return Err(Error::queue_taken(name, "receive", 0));
         }
         std::thread::yield_now();
@@ -513,10 +513,10 @@ fn share(name: &str, begin: &mut Begin<'_>) -> link::Shared {
     let (rx, of_queue) = active.give_up();
     let (mut queues, of_port) = of_port.give_up();
     queues.rx = Some(rx);
-    let about = About::of(&queues.port, max_frame, queues.tx.is_some());
+    let properties = PortProperties::of(&queues.port, max_frame, queues.tx.is_some());
     let pool = queues.port.pool().clone();
-    let (link, end) = begin(Opened { queues, about, is_only_sending: false }, &settings)?;
-    let mut port = shared::at(&link, end, settings, pool);
+    let (link, end) = begin(Opened { queues, properties, is_only_sending: false }, &settings)?;
+    let mut port = shared::port_on(&link, end, settings, pool);
     *receiving = Some(of_queue(port.rx(0)?)?);
     *side = Some(of_port(port));
     drop((receiving, side));

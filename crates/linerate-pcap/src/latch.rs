@@ -52,7 +52,7 @@ impl<T> Latch<T> {
     }
 
     /// Returns whether the calling thread holds the lock.
-    pub fn is_this_thread_s(&self) -> bool {
+    pub fn is_held_by_this_thread(&self) -> bool {
         self.owner.is_this_thread()
     }
 

@@ -69,7 +69,7 @@ unsafe extern "C-unwind" fn pcap_create(name: *const c_char, error: *mut c_char)
 
 extern "C-unwind" fn create(name: *const c_char, error: *mut c_char, caller: *const c_void) -> *mut c_void {
     let ours = deferred(|| {
-        guarded(None, || match is_system_s(caller) {
+        guarded(None, || match is_in_system_library(caller) {
             true => {
                 report_port(name);
                 None
@@ -97,8 +97,8 @@ fn report_port(name: *const c_char) {
 }
 
 /// Returns whether an address is in the system's libpcap.
-fn is_system_s(address: *const c_void) -> bool {
+fn is_in_system_library(address: *const c_void) -> bool {
     // Most callers are programs, not a libpcap; for those the system's library need not be opened.
     let Some(object) = object_of(address).filter(|object| object.is_named("libpcap")) else { return false };
-    object_of(crate::real::library_s_function()).is_some_and(|system| system.base == object.base)
+    object_of(crate::real::any_library_function()).is_some_and(|system| system.base == object.base)
 }

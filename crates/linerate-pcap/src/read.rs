@@ -9,7 +9,7 @@ use linerate::Error;
 use linerate_preload::{cancellation_point, deferred, guarded};
 
 use crate::abi::*;
-use crate::active::{Active, Frame};
+use crate::active::{Frame, ReceivingSide};
 use crate::handle::{Handle, described};
 use crate::real::real;
 use crate::sleep::Sleep;
@@ -22,7 +22,7 @@ const BUFFER: usize = 4096;
 enum Next {
     /// A frame; it is valid until frames are received again.
     Frame(*const Frame),
-    Nothing,
+    NoFrame,
     /// The end of a capture file.
     End,
     /// libpcap's status code of an error, whose text the handle has.
@@ -32,7 +32,7 @@ enum Next {
 /// The next step of a thread that has no frame.
 #[derive(Clone, Copy)]
 enum Step {
-    Look,
+    Retry,
     Sleep(Sleep),
     Return(Next),
 }
@@ -40,7 +40,7 @@ enum Step {
 /// Takes the next received frame.
 #[inline(always)]
 fn take(handle: &Handle) -> Option<*const Frame> {
-    let frame = handle.waiting.take()?;
+    let frame = handle.unread.take()?;
     // Only this thread writes the counter; others read it.
     handle.passed.store(handle.passed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     Some(frame)
@@ -49,22 +49,22 @@ fn take(handle: &Handle) -> Option<*const Frame> {
 /// Returns the next frame. If there is none, waits if the handle is blocking and `waits` is set. A cancellation point.
 #[inline(never)]
 fn next(handle: &Handle, waits: bool) -> Next {
-    deferred(|| look(handle, waits))
+    deferred(|| next_frame(handle, waits))
 }
 
-fn look(handle: &Handle, waits: bool) -> Next {
+fn next_frame(handle: &Handle, waits: bool) -> Next {
     // SAFETY: neither this function nor its callers have anything to drop at this point.
     unsafe { cancellation_point() };
     handle.begin_reading();
     let mut was_woken = None;
     loop {
         if handle.has_requests() {
-            if handle.takes_break() {
+            if handle.take_break_request() {
                 return Next::Failed(PCAP_ERROR_BREAK);
             }
             receiving(handle, |active| {
                 handle.adopt_filter(active);
-                Ok(Step::Look)
+                Ok(Step::Retry)
             });
         }
         if let Some(frame) = take(handle) {
@@ -75,7 +75,7 @@ fn look(handle: &Handle, waits: bool) -> Next {
             // Without locks: a signal handler may use the handle meanwhile, and the thread may be cancelled.
             sleep.sleep();
             step = receiving(handle, |active| {
-                active.wake(handle.waker(), &handle.side, &handle.waiting).map(|()| Step::Look)
+                active.wake(handle.waker(), &handle.side, &handle.unread).map(|()| Step::Retry)
             });
         }
         if let Step::Return(outcome) = step {
@@ -85,7 +85,7 @@ fn look(handle: &Handle, waits: bool) -> Next {
 }
 
 /// Runs `work` on the receiving side. Stores an error's text in the handle.
-fn receiving(handle: &Handle, work: impl FnOnce(&mut Active) -> Result<Step, Error>) -> Step {
+fn receiving(handle: &Handle, work: impl FnOnce(&mut ReceivingSide) -> Result<Step, Error>) -> Step {
     let failed = |error| Step::Return(Next::Failed(error));
     let step = guarded(None, || {
         // The parent uses the same rings.
@@ -108,13 +108,18 @@ fn receiving(handle: &Handle, work: impl FnOnce(&mut Active) -> Result<Step, Err
 
 /// Receives frames. If none arrived, returns what to wait for, or the result of the call. `was_woken`: the program's
 /// descriptor was readable when the call began.
-fn receive(handle: &Handle, active: &mut Active, waits: bool, was_woken: &mut Option<bool>) -> Result<Step, Error> {
+fn receive(
+    handle: &Handle,
+    active: &mut ReceivingSide,
+    waits: bool,
+    was_woken: &mut Option<bool>,
+) -> Result<Step, Error> {
     let waits = waits && !handle.is_nonblocking();
     let was_woken = *was_woken.get_or_insert_with(|| waits && handle.is_selected() && active.is_readable());
     // An armed queue stays armed until a frame arrives: the thread sleeps after one more poll.
-    if active.receive(&handle.waiting) {
+    if active.receive(&handle.unread) {
         active.disarm();
-        return Ok(Step::Look);
+        return Ok(Step::Retry);
     }
     if active.is_exhausted(&handle.side)? {
         return Ok(Step::Return(Next::End));
@@ -122,17 +127,17 @@ fn receive(handle: &Handle, active: &mut Active, waits: bool, was_woken: &mut Op
     // If the program was woken by frames that its filter rejects, return, so that it can serve its other descriptors. A
     // program that does not wait for the descriptor gets a frame.
     if waits && !was_woken {
-        return Ok(active.sleep(handle.waker()).map_or(Step::Look, Step::Sleep));
+        return Ok(active.sleep(handle.waker()).map_or(Step::Retry, Step::Sleep));
     }
-    active.check_link(&handle.side, &handle.waiting)?;
-    Ok(if handle.waiting.is_empty() { Step::Return(Next::Nothing) } else { Step::Look })
+    active.check_link(&handle.side, &handle.unread)?;
+    Ok(if handle.unread.is_empty() { Step::Return(Next::NoFrame) } else { Step::Retry })
 }
 
 /// Passes frames to the program's callback: at most `most`, or `BUFFER` if `most` is not positive. `is_loop` waits for
 /// them, without a limit if `most` is not positive; an error or a break ends it.
 ///
 /// Nothing here must need dropping while the callback runs: it may leave by longjmp(3), or end the thread.
-fn give(handle: &Handle, most: c_int, is_loop: bool, callback: Callback, user: *mut c_uchar) -> c_int {
+fn deliver(handle: &Handle, most: c_int, is_loop: bool, callback: Callback, user: *mut c_uchar) -> c_int {
     let most = match most {
         1.. => most.cast_unsigned() as usize,
         _ if is_loop => usize::MAX,
@@ -150,8 +155,8 @@ fn give(handle: &Handle, most: c_int, is_loop: bool, callback: Callback, user: *
                     return error;
                 }
                 // A loop on a non-blocking handle polls.
-                Next::Nothing if is_loop => continue,
-                Next::Nothing | Next::End => break,
+                Next::NoFrame if is_loop => continue,
+                Next::NoFrame | Next::End => break,
             },
         };
         // SAFETY: the program's callback; the frame's header and bytes are valid until frames are received again.
@@ -164,7 +169,7 @@ fn give(handle: &Handle, most: c_int, is_loop: bool, callback: Callback, user: *
 
 /// Keeps a frame until the next call. Copies its bytes if the program has the descriptor: keeping that up to date may
 /// receive.
-fn kept(handle: &Handle, frame: *const Frame) -> (*const PacketHeader, *const c_uchar) {
+fn keep_frame(handle: &Handle, frame: *const Frame) -> (*const PacketHeader, *const c_uchar) {
     let kept = deferred(|| {
         // SAFETY: no frames have been received since `next` returned the frame.
         guarded((null(), null()), || unsafe { handle.last.keep(&*frame, handle.is_selected()) })
@@ -183,7 +188,7 @@ fn keep_watch(handle: &Handle) {
                     && let Some(active) = &mut *active
                 {
                     handle.adopt_filter(active);
-                    active.keep_watch(&handle.waiting, &handle.ready);
+                    active.keep_watch(&handle.unread, &handle.ready);
                 }
             });
         });
@@ -193,7 +198,7 @@ fn keep_watch(handle: &Handle) {
 #[unsafe(no_mangle)]
 extern "C-unwind" fn pcap_dispatch(pcap: *mut c_void, most: c_int, callback: Callback, user: *mut c_uchar) -> c_int {
     match Handle::of(pcap) {
-        Some(handle) => give(handle, most, false, callback, user),
+        Some(handle) => deliver(handle, most, false, callback, user),
         None => real!(pcap_dispatch(
             pcap => *mut c_void, most => c_int, callback => Callback, user => *mut c_uchar
         ) -> c_int | PCAP_ERROR),
@@ -203,7 +208,7 @@ extern "C-unwind" fn pcap_dispatch(pcap: *mut c_void, most: c_int, callback: Cal
 #[unsafe(no_mangle)]
 extern "C-unwind" fn pcap_loop(pcap: *mut c_void, most: c_int, callback: Callback, user: *mut c_uchar) -> c_int {
     match Handle::of(pcap) {
-        Some(handle) => give(handle, most, true, callback, user),
+        Some(handle) => deliver(handle, most, true, callback, user),
         None => real!(pcap_loop(
             pcap => *mut c_void, most => c_int, callback => Callback, user => *mut c_uchar
         ) -> c_int | PCAP_ERROR),
@@ -219,7 +224,7 @@ extern "C-unwind" fn pcap_next(pcap: *mut c_void, header: *mut PacketHeader) -> 
         keep_watch(handle);
         return null();
     };
-    let (of_frame, bytes) = kept(handle, frame);
+    let (of_frame, bytes) = keep_frame(handle, frame);
     // SAFETY: the frame's header, and the program's memory for it.
     unsafe { header.copy_from(of_frame, 1) };
     bytes
@@ -238,7 +243,7 @@ extern "C-unwind" fn pcap_next_ex(
     };
     match next(handle, true) {
         Next::Frame(frame) => {
-            let (of_frame, bytes) = kept(handle, frame);
+            let (of_frame, bytes) = keep_frame(handle, frame);
             // SAFETY: the program's memory for the two addresses.
             unsafe {
                 header.write(of_frame);
@@ -246,7 +251,7 @@ extern "C-unwind" fn pcap_next_ex(
             }
             1
         }
-        Next::Nothing => {
+        Next::NoFrame => {
             keep_watch(handle);
             0
         }

@@ -69,15 +69,15 @@ impl Object {
 /// Returns the shared object that contains an address.
 pub fn object_of(address: *const c_void) -> Option<Object> {
     // SAFETY: all fields are pointers.
-    let mut about = unsafe { std::mem::zeroed::<libc::Dl_info>() };
-    // SAFETY: `about` has room for the result.
-    let is_found = unsafe { libc::dladdr(address, &raw mut about) } != 0;
-    if !is_found || about.dli_fname.is_null() {
+    let mut info = unsafe { std::mem::zeroed::<libc::Dl_info>() };
+    // SAFETY: `info` has room for the result.
+    let is_found = unsafe { libc::dladdr(address, &raw mut info) } != 0;
+    if !is_found || info.dli_fname.is_null() {
         return None;
     }
     // SAFETY: dladdr(3) has set it to a path that ends with a zero and lives as long as the object.
-    let path = unsafe { CStr::from_ptr(about.dli_fname) };
-    Some(Object { base: about.dli_fbase, path })
+    let path = unsafe { CStr::from_ptr(info.dli_fname) };
+    Some(Object { base: info.dli_fbase, path })
 }
 
 /// Returns the device and inode of this object's file.
@@ -88,7 +88,7 @@ fn own_file() -> Option<(u64, u64)> {
 }
 
 /// Returns the address of some function of the system's libpcap; null without that library.
-pub fn library_s_function() -> *const c_void {
+pub fn any_library_function() -> *const c_void {
     static FUNCTION: Function = Function::new("pcap_create\0", find);
     FUNCTION.address()
 }

@@ -18,27 +18,27 @@ const RING_OF_CHILD: usize = 64;
 
 /// How a child process (fork(2)) can use its parent's port.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum InChild {
+pub enum ChildUse {
     /// The child opens the port once more.
-    Again,
+    Reopen,
     /// The child takes over the parent's queue once the parent has ended.
-    TakenOver,
+    TakeOver,
     /// Parent and child share the open file: each may read and write.
-    Same,
+    Shared,
     /// Not at all: the port's threads do not exist in the child.
-    Nothing,
+    Unusable,
 }
 
-impl InChild {
-    pub fn of(port: &Port) -> InChild {
+impl ChildUse {
+    pub fn of(port: &Port) -> ChildUse {
         match port.info().class {
-            PortClass::Packet => InChild::Again,
-            PortClass::Server | PortClass::Xdp => InChild::TakenOver,
-            PortClass::Stack => InChild::Same,
+            PortClass::Packet => ChildUse::Reopen,
+            PortClass::Server | PortClass::Xdp => ChildUse::TakeOver,
+            PortClass::Stack => ChildUse::Shared,
             PortClass::Capture if linerate::parse(port.name()).is_ok_and(|name| name.is_capture_to_read()) => {
-                InChild::Same
+                ChildUse::Shared
             }
-            _ => InChild::Nothing,
+            _ => ChildUse::Unusable,
         }
     }
 }
@@ -49,7 +49,7 @@ pub fn system(call: &'static str, error: rustix::io::Errno) -> Error {
 }
 
 /// A handle's port without its receiving side.
-pub struct Side {
+pub struct SendingSide {
     // Dropped in this order: the queue before its port.
     tx: Option<TxQueue>,
     pub port: Port,
@@ -70,13 +70,13 @@ pub struct Side {
     before: (u64, u64),
 }
 
-impl Side {
-    pub fn new(port: Port, longest: usize) -> Side {
+impl SendingSide {
+    pub fn new(port: Port, longest: usize) -> SendingSide {
         let process = std::process::id();
-        let can_pass_on = InChild::of(&port) == InChild::TakenOver;
+        let can_pass_on = ChildUse::of(&port) == ChildUse::TakeOver;
         let claim = can_pass_on.then(|| memfd_create(c"linerate", MemfdFlags::CLOEXEC).ok()).flatten();
         let claim = claim.filter(|claim| fcntl_lock(claim, FlockOperation::NonBlockingLockExclusive).is_ok());
-        Side {
+        SendingSide {
             tx: None,
             port,
             of_child: None,
@@ -91,12 +91,15 @@ impl Side {
     }
 
     /// Returns the port, its transmit queue and the count of sent frames, for the link of a shared port. Also returns a
-    /// function that creates the new `Side` from a port on that link.
-    pub fn give_up(self) -> (Queues, impl FnOnce(Port) -> Side) {
+    /// function that creates the new `SendingSide` from a port on that link.
+    pub fn give_up(self) -> (Queues, impl FnOnce(Port) -> SendingSide) {
         let drops = self.drops().unwrap_or_default();
-        let Side { tx, mut port, longest, sent, .. } = self;
+        let SendingSide { tx, mut port, longest, sent, .. } = self;
         let tx = tx.or_else(|| port.tx(0).ok());
-        (Queues { rx: None, tx, port, sent }, move |port| Side { before: drops, ..Side::new(port, longest) })
+        (Queues { rx: None, tx, port, sent }, move |port| SendingSide {
+            before: drops,
+            ..SendingSide::new(port, longest)
+        })
     }
 
     /// Returns the maximum length of a frame to send.
@@ -124,13 +127,13 @@ impl Side {
             return Err(system("send", rustix::io::Errno::MSGSIZE));
         }
         if self.process != std::process::id() {
-            match InChild::of(&self.port) {
-                InChild::Again => self.open_for_child()?,
-                InChild::Same => {}
-                InChild::TakenOver | InChild::Nothing => self.take_over()?,
+            match ChildUse::of(&self.port) {
+                ChildUse::Reopen => self.open_for_child()?,
+                ChildUse::Shared => {}
+                ChildUse::TakeOver | ChildUse::Unusable => self.take_over()?,
             }
         }
-        let Side { tx, port, of_child, batch, sent, .. } = self;
+        let SendingSide { tx, port, of_child, batch, sent, .. } = self;
         let port = of_child.as_mut().unwrap_or(port);
         batch.clear();
         if !batch.push(port.pool(), bytes) {

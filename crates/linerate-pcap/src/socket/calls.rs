@@ -17,7 +17,7 @@ use linerate_preload::{call, deferred, errno, fail, guarded, hold_at_fork, memor
 
 use super::member::Settings;
 use super::messages::{self, PARTS, refuse};
-use super::system::{answered, next, opens};
+use super::system::{answered, is_opening_port, next};
 use super::table::{self, BOUND, DGRAM, HANDLE, NETLINK, TABLE};
 use super::{control, link, names, netlink, system};
 use crate::handle;
@@ -45,19 +45,19 @@ extern "C" fn end() {
 
 /// The locks that are held while a process forks.
 type Locks = (
-    std::sync::MutexGuard<'static, Vec<handle::Alone>>,
+    std::sync::MutexGuard<'static, Vec<handle::ExclusiveHandle>>,
     std::sync::MutexGuard<'static, Vec<std::sync::Arc<names::Name>>>,
     table::Locked,
     std::sync::MutexGuard<'static, link::Links>,
 );
 
 fn lock() -> Locks {
-    (handle::alone(), names::lock(), table::lock(), link::lock())
+    (handle::exclusive_handles(), names::lock(), table::lock(), link::lock())
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    if domain == libc::AF_NETLINK && protocol == libc::NETLINK_ROUTE && !opens() {
+    if domain == libc::AF_NETLINK && protocol == libc::NETLINK_ROUTE && !is_opening_port() {
         let fd = next!(socket(domain, kind, protocol));
         if fd >= 0 {
             deferred(|| guarded((), || table::add_netlink(fd)));
@@ -65,7 +65,7 @@ extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
         return fd;
     }
     let plain = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
-    if domain != libc::AF_PACKET || plain != libc::SOCK_RAW && plain != libc::SOCK_DGRAM || opens() {
+    if domain != libc::AF_PACKET || plain != libc::SOCK_RAW && plain != libc::SOCK_DGRAM || is_opening_port() {
         return next!(socket(domain, kind, protocol));
     }
     let before = errno();

@@ -11,7 +11,7 @@ use linerate_preload::{call, errno, fail};
 
 use super::frame::ETHERNET;
 use super::messages::refuse;
-use super::names::{self, About, Name};
+use super::names::{self, Name, PortProperties};
 use super::table::{self, Socket};
 use super::{frame, link};
 use crate::abi::{Instruction, Program};
@@ -102,7 +102,7 @@ pub unsafe fn answer(fd: c_int, request: c_ulong, argument: *mut c_void) -> Opti
     } else {
         // SAFETY: the name has `IFNAMSIZ` bytes.
         let name = unsafe { names::of_pointer(asked.name.as_ptr()) }?;
-        let about = || about(fd, &name).map_err(|error| refuse(&error));
+        let properties = || properties(fd, &name).map_err(|error| refuse(&error));
         match request {
             libc::SIOCGIFINDEX => {
                 asked.put(&name.index.to_ne_bytes());
@@ -114,10 +114,10 @@ pub unsafe fn answer(fd: c_int, request: c_ulong, argument: *mut c_void) -> Opti
             }
             // Programs set promiscuous mode by this flag; a port has its own setting, so it is ignored.
             libc::SIOCSIFFLAGS => Ok(()),
-            libc::SIOCGIFMTU => about().map(|about| asked.put(&(about.mtu() as c_int).to_ne_bytes())),
-            libc::SIOCGIFHWADDR => about().map(|about| {
+            libc::SIOCGIFMTU => properties().map(|properties| asked.put(&(properties.mtu() as c_int).to_ne_bytes())),
+            libc::SIOCGIFHWADDR => properties().map(|properties| {
                 asked.put(&ETHERNET.to_ne_bytes());
-                asked.value[2..8].copy_from_slice(&about.address);
+                asked.value[2..8].copy_from_slice(&properties.address);
             }),
             // A port has no IPv4 address.
             _ => Err(libc::EADDRNOTAVAIL),
@@ -145,13 +145,13 @@ pub fn next_len(fd: c_int, argument: *mut c_void) -> Option<c_int> {
 
 /// Returns the properties of a port. If a packet socket asks, the port stays open until that socket is closed: the
 /// program may no longer have the right to open it when it sends.
-fn about(fd: c_int, name: &Arc<Name>) -> Result<About, Error> {
+fn properties(fd: c_int, name: &Arc<Name>) -> Result<PortProperties, Error> {
     match table::get(fd) {
         // A handle that has the port exclusively answers for it, and keeps it exclusively.
-        Some(socket) if socket.link.is_none() && !link::is_alone(&name.text) => {
-            table::sender(&socket, name).map(|sender| sender.link.about)
+        Some(socket) if socket.link.is_none() && !link::is_exclusive(&name.text) => {
+            table::sender(&socket, name).map(|sender| sender.link.properties)
         }
-        _ => link::about(name),
+        _ => link::properties(name),
     }
 }
 
@@ -336,7 +336,7 @@ pub fn own_address(fd: c_int) -> Option<libc::sockaddr_ll> {
     let socket = table::get(fd)?;
     let protocol = socket.settings.protocol.load(Relaxed);
     match &socket.link {
-        Some(link) => Some(frame::address(link.name.index, protocol, link.about.address)),
+        Some(link) => Some(frame::address(link.name.index, protocol, link.properties.address)),
         None if socket.is_placeholder => {
             Some(libc::sockaddr_ll { sll_halen: 0, sll_hatype: 0, ..frame::address(0, protocol, [0; 6]) })
         }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use super::names::About;
+use super::names::PortProperties;
 
 /// Bytes of an Ethernet header.
 pub const HEADER: usize = 14;
@@ -45,7 +45,7 @@ pub fn address(index: u32, protocol: u16, address: [u8; 6]) -> libc::sockaddr_ll
 }
 
 /// Returns the `sockaddr_ll` of a received frame: the sender's address and the destination's kind.
-pub fn sender(frame: &[u8], index: u32, about: &About) -> libc::sockaddr_ll {
+pub fn sender(frame: &[u8], index: u32, properties: &PortProperties) -> libc::sockaddr_ll {
     let (mut to, mut from) = ([0; 6], [0; 6]);
     if let Some((a, rest)) = frame.split_first_chunk::<6>() {
         (to, from) = (*a, rest.first_chunk::<6>().copied().unwrap_or_default());
@@ -53,7 +53,7 @@ pub fn sender(frame: &[u8], index: u32, about: &About) -> libc::sockaddr_ll {
     let kind = match to {
         [0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF] => libc::PACKET_BROADCAST,
         [first, ..] if first & 1 != 0 => libc::PACKET_MULTICAST,
-        _ if to == about.address => libc::PACKET_HOST,
+        _ if to == properties.address => libc::PACKET_HOST,
         _ => libc::PACKET_OTHERHOST,
     };
     libc::sockaddr_ll { sll_pkttype: kind, ..address(index, protocol(frame), from) }

@@ -68,7 +68,7 @@ fn append(list: *mut *mut ifaddrs) {
             // SAFETY: all fields are integers or pointers.
             let mut listed = unsafe { std::mem::zeroed::<Listed>() };
             put_name(&mut listed.name, name);
-            let address = name.about().map(|about| about.address).unwrap_or_default();
+            let address = name.properties().map(|properties| properties.address).unwrap_or_default();
             listed.address = frame::address(name.index, 0, address);
             listed.entry.ifa_flags = FLAGS as c_uint;
             listed

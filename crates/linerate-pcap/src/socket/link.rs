@@ -20,7 +20,7 @@ use linerate_preload::{call, guarded, option, set_option};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::member::{Member, Settings};
-use super::names::{self, About, Name};
+use super::names::{self, Name, PortProperties};
 use super::system::opening;
 use crate::longest::LongestOfInterface;
 
@@ -34,7 +34,7 @@ const BUFFER: c_int = 4 << 20;
 /// An open port with its members.
 pub struct Link {
     pub name: Arc<Name>,
-    pub about: About,
+    pub properties: PortProperties,
     /// Another owner has the port's receiving side, so the members can only send.
     is_only_sending: bool,
     /// The process that opened the link. Its children do not have the thread.
@@ -42,7 +42,7 @@ pub struct Link {
     /// Wakes the thread (eventfd(2)).
     pub wake: OwnedFd,
     state: Mutex<State>,
-    /// Signals a change of `State::done` or `State::is_closed`.
+    /// Signals a change of `State::flushes_done` or `State::is_closed`.
     changed: Condvar,
 }
 
@@ -50,8 +50,8 @@ pub struct Link {
 pub struct State {
     pub members: Vec<Arc<Member>>,
     /// Number of flush requests, and how many of them are done.
-    pub asked: u64,
-    pub done: u64,
+    pub flushes_requested: u64,
+    pub flushes_done: u64,
     /// The process is exiting.
     pub is_ending: bool,
     /// The last member has ended; no member can be added any more.
@@ -72,7 +72,7 @@ pub struct Queues {
 /// A port that was opened for a link.
 pub struct Opened {
     pub queues: Queues,
-    pub about: About,
+    pub properties: PortProperties,
     /// Another owner has the port's receiving side.
     pub is_only_sending: bool,
 }
@@ -84,7 +84,7 @@ pub type Begin<'a> = dyn FnMut(Opened, &Arc<Settings>) -> Result<(Arc<Link>, Own
 /// here.
 pub struct Handles {
     /// Returns whether a handle of this process has the port of this name exclusively.
-    pub is_alone: fn(&str) -> bool,
+    pub is_exclusive: fn(&str) -> bool,
     /// Makes that handle a member of a link of its port; `None` if there is no such handle.
     pub share: fn(&str, &mut Begin<'_>) -> Shared,
 }
@@ -100,8 +100,8 @@ pub fn register(handles: Handles) {
 }
 
 /// Returns whether a handle of this process has the port of this name exclusively.
-pub fn is_alone(name: &str) -> bool {
-    HANDLES.get().is_some_and(|handles| (handles.is_alone)(name))
+pub fn is_exclusive(name: &str) -> bool {
+    HANDLES.get().is_some_and(|handles| (handles.is_exclusive)(name))
 }
 
 struct Running {
@@ -110,16 +110,16 @@ struct Running {
 }
 
 /// The link of a port, if there is one. Locked while the port is opened and closed.
-type Place = Arc<Mutex<Option<Running>>>;
+type LinkSlot = Arc<Mutex<Option<Running>>>;
 
 pub struct Links {
-    places: BTreeMap<u32, Place>,
+    slots: BTreeMap<u32, LinkSlot>,
     /// The links' ends of all socket pairs. A child closes its copies; otherwise the program's ends would never read as
     /// closed.
     ends: Vec<RawFd>,
 }
 
-static LINKS: Mutex<Links> = Mutex::new(Links { places: BTreeMap::new(), ends: Vec::new() });
+static LINKS: Mutex<Links> = Mutex::new(Links { slots: BTreeMap::new(), ends: Vec::new() });
 
 /// Locks, ignoring poison: no critical section leaves inconsistent data.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -135,7 +135,7 @@ impl Links {
     /// Forgets all links in a child process; their threads are in the parent.
     pub fn begin_child(&mut self) {
         // Do not drop the handles of threads that do not exist in this process.
-        std::mem::forget(std::mem::take(&mut self.places));
+        std::mem::forget(std::mem::take(&mut self.slots));
         for end in self.ends.drain(..) {
             // SAFETY: the child's copy of the descriptor, whose owner was forgotten above.
             unsafe { call!(libc::SYS_close, end) };
@@ -164,21 +164,21 @@ impl Link {
             return;
         }
         let mut state = self.state();
-        state.asked += 1;
-        let asked = state.asked;
+        state.flushes_requested += 1;
+        let requested = state.flushes_requested;
         self.wake();
-        let is_open = |state: &mut State| state.done < asked && !state.is_closed;
+        let is_open = |state: &mut State| state.flushes_done < requested && !state.is_closed;
         let waited = self.changed.wait_timeout_while(state, 2 * ROOM, is_open);
         let is_closed = waited.unwrap_or_else(PoisonError::into_inner).0.is_closed;
         if is_closed {
-            collect(&mut locked(&place(self.name.index)));
+            join_closed(&mut locked(&slot(self.name.index)));
         }
     }
 
-    /// Marks flush requests up to number `asked` as done.
-    pub fn finish(&self, asked: u64, dropped: u64) {
+    /// Marks flush requests up to number `requested` as done.
+    pub fn finish(&self, requested: u64, dropped: u64) {
         let mut state = self.state();
-        state.done = asked;
+        state.flushes_done = requested;
         state.dropped = dropped;
         self.changed.notify_all();
     }
@@ -246,14 +246,14 @@ impl Link {
     }
 }
 
-/// Returns the place of the link of the port with this index.
-fn place(index: u32) -> Place {
-    lock().places.entry(index).or_default().clone()
+/// Returns the slot of the link of the port with this index.
+fn slot(index: u32) -> LinkSlot {
+    lock().slots.entry(index).or_default().clone()
 }
 
 /// Joins the thread of a closed link.
-fn collect(place: &mut Option<Running>) {
-    if let Some(running) = place.take_if(|running| running.link.state().is_closed) {
+fn join_closed(slot: &mut Option<Running>) {
+    if let Some(running) = slot.take_if(|running| running.link.state().is_closed) {
         let _ = running.thread.join();
     }
 }
@@ -269,9 +269,9 @@ pub fn join(
     receives: bool,
     run: Run,
 ) -> Result<(Arc<Link>, OwnedFd), Error> {
-    let place = place(name.index);
-    let mut place = locked(&place);
-    if let Some(running) = &*place {
+    let slot = slot(name.index);
+    let mut slot = locked(&slot);
+    if let Some(running) = &*slot {
         let link = running.link.clone();
         if receives && link.is_only_sending && !link.state().is_closed {
             return Err(Error::queue_taken(&name.text, "receive", 0));
@@ -281,29 +281,29 @@ pub fn join(
             return Ok((link, end));
         }
     }
-    collect(&mut place);
+    join_closed(&mut slot);
     // If a libpcap handle of this process has the port, make it a member.
-    let mut begin_with = |opened, of_handle: &_| begin(&mut place, name, opened, of_handle, run);
+    let mut begin_with = |opened, of_handle: &_| begin(&mut slot, name, opened, of_handle, run);
     let shared = HANDLES.get().map(|handles| (handles.share)(&name.text, &mut begin_with)).transpose()?.flatten();
     if let Some(link) = shared {
         let (end, member) = pair(settings)?;
         if link.add(&member) {
             return Ok((link, end));
         }
-        collect(&mut place);
+        join_closed(&mut slot);
     }
-    begin(&mut place, name, open(name, receives)?, settings, run)
+    begin(&mut slot, name, open(name, receives)?, settings, run)
 }
 
 /// Starts the link of an open port with its first member; returns the link and the member's other end.
 fn begin(
-    place: &mut Option<Running>,
+    slot: &mut Option<Running>,
     name: &Arc<Name>,
     opened: Opened,
     settings: &Arc<Settings>,
     run: Run,
 ) -> Result<(Arc<Link>, OwnedFd), Error> {
-    let Opened { queues, about, is_only_sending } = opened;
+    let Opened { queues, properties, is_only_sending } = opened;
     let (end, member) = pair(settings)?;
     // Do not charge the port's earlier drops to a member.
     let dropped = queues.port.statistics().map_or(0, |statistics| statistics.drops.no_descriptor);
@@ -312,7 +312,7 @@ fn begin(
     let process = std::process::id();
     let link = Arc::new(Link {
         name: name.clone(),
-        about,
+        properties,
         is_only_sending,
         process,
         wake,
@@ -321,7 +321,7 @@ fn begin(
     });
     link.add(&member);
     match start(&link, queues, run) {
-        Ok(thread) => *place = Some(Running { link: link.clone(), thread }),
+        Ok(thread) => *slot = Some(Running { link: link.clone(), thread }),
         Err(error) => {
             link.fail();
             return Err(error);
@@ -332,31 +332,31 @@ fn begin(
 
 /// Returns the open link of a port, if this process has one.
 pub fn open_link(name: &Name) -> Option<Arc<Link>> {
-    let place = place(name.index);
-    let place = locked(&place);
-    place.as_ref().filter(|running| !running.link.state().is_closed).map(|running| running.link.clone())
+    let slot = slot(name.index);
+    let slot = locked(&slot);
+    slot.as_ref().filter(|running| !running.link.state().is_closed).map(|running| running.link.clone())
 }
 
 /// Returns the properties of a port. Opens and closes the port if it was never opened.
 ///
 /// # Errors
 /// As [`join`].
-pub fn about(name: &Arc<Name>) -> Result<About, Error> {
-    match name.about() {
-        Some(about) => Ok(about),
+pub fn properties(name: &Arc<Name>) -> Result<PortProperties, Error> {
+    match name.properties() {
+        Some(properties) => Ok(properties),
         None => {
-            let place = place(name.index);
-            let _alone = locked(&place);
-            name.about().map_or_else(|| open(name, false).map(|opened| opened.about), Ok)
+            let slot = slot(name.index);
+            let _guard = locked(&slot);
+            name.properties().map_or_else(|| open(name, false).map(|opened| opened.properties), Ok)
         }
     }
 }
 
 /// Flushes all sent frames and closes the ports, when the program exits. This completes capture files.
 pub fn end_all() {
-    let places: Vec<Place> = lock().places.values().cloned().collect();
-    for place in places {
-        let Some(running) = locked(&place).take().filter(|running| running.link.is_here()) else { continue };
+    let slots: Vec<LinkSlot> = lock().slots.values().cloned().collect();
+    for slot in slots {
+        let Some(running) = locked(&slot).take().filter(|running| running.link.is_here()) else { continue };
         running.link.settle();
         running.link.state().is_ending = true;
         running.link.wake();
@@ -389,10 +389,10 @@ fn open(name: &Arc<Name>, receives: bool) -> Result<Opened, Error> {
         }
     };
     let max_frame = longest.to_send(&port);
-    let about = About::of(&port, max_frame, tx.is_some());
-    name.note(about);
-    names::note_alone(&port);
-    Ok(Opened { queues: Queues { rx, tx, port, sent: 0 }, about, is_only_sending })
+    let properties = PortProperties::of(&port, max_frame, tx.is_some());
+    name.set_properties(properties);
+    names::report_private_port(&port);
+    Ok(Opened { queues: Queues { rx, tx, port, sent: 0 }, properties, is_only_sending })
 }
 
 /// Makes a socket pair that preserves frame boundaries. Each end reads as closed when the other is closed.

@@ -60,7 +60,7 @@ pub struct Member {
 pub enum Taken {
     /// The frame's length. The frame is in the buffer, truncated to its size.
     Frame(usize),
-    Nothing,
+    NoFrame,
     /// The program has closed the socket, and all its frames have been taken.
     End,
 }
@@ -83,14 +83,14 @@ impl Member {
             Ok(0) => Taken::End,
             Ok(len) => Taken::Frame(len),
             Err(_) => match std::io::Error::last_os_error().kind() {
-                ErrorKind::WouldBlock | ErrorKind::Interrupted => Taken::Nothing,
+                ErrorKind::WouldBlock | ErrorKind::Interrupted => Taken::NoFrame,
                 _ => Taken::End,
             },
         }
     }
 
     /// Passes a received frame to the program, if the socket wants it and has room.
-    pub fn give(&self, frame: &[u8], filter: Option<&[Instruction]>) {
+    pub fn deliver(&self, frame: &[u8], filter: Option<&[Instruction]>) {
         let wanted = self.settings.protocol.load(Relaxed);
         if wanted != ALL && (wanted == 0 || wanted != protocol(frame)) {
             return;

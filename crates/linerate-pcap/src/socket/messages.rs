@@ -181,7 +181,7 @@ fn prepare(fd: c_int, message: &msghdr, parts: &[iovec]) -> Option<Result<Prepar
         (true, Some(address)) => {
             let mut header = [0; HEADER];
             header[..6].copy_from_slice(&address.sll_addr[..6]);
-            header[6..12].copy_from_slice(&link.about.address);
+            header[6..12].copy_from_slice(&link.properties.address);
             header[12..].copy_from_slice(&address.sll_protocol.to_ne_bytes());
             Some(header)
         }
@@ -189,7 +189,7 @@ fn prepare(fd: c_int, message: &msghdr, parts: &[iovec]) -> Option<Result<Prepar
     let whole = len.saturating_add(header.map_or(0, |header| header.len()));
     let mut begin = header.unwrap_or_default();
     // Only the longest frames need a check for a VLAN tag.
-    let mtu = link.about.mtu();
+    let mtu = link.properties.mtu();
     if header.is_none()
         && (mtu + HEADER + 1..=mtu + linerate::port::FRAME_HEADERS).contains(&whole)
         && let Err(fault) = first(parts, &mut begin)
@@ -202,7 +202,7 @@ fn prepare(fd: c_int, message: &msghdr, parts: &[iovec]) -> Option<Result<Prepar
     if whole < HEADER {
         return Some(Err(libc::EINVAL));
     }
-    if !link.about.can_send {
+    if !link.properties.can_send {
         return Some(Err(libc::EOPNOTSUPP));
     }
     Some(Ok(Prepared { through, header, _sender: sender }))
@@ -325,7 +325,7 @@ pub fn receive(fd: c_int, word: u32, message: &mut msghdr, parts: &[iovec], flag
         append(message, space, &auxiliary);
     }
     if wants_address && let Some(link) = guarded(None, || table::get(fd)?.link) {
-        let from = frame::sender(&header, link.name.index, &link.about);
+        let from = frame::sender(&header, link.name.index, &link.properties);
         let room = (message.msg_namelen as usize).min(size_of::<sockaddr_ll>());
         // SAFETY: `from` has at least `room` bytes; the program passed the message for the result.
         let written = unsafe {

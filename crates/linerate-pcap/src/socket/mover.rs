@@ -17,7 +17,7 @@ const BATCH: usize = 64;
 /// Minimum size of a pool's buffers.
 const SMALLEST_SLOT: usize = 1024;
 /// How long the thread polls before it sleeps.
-const PATIENCE: Duration = Duration::from_micros(50);
+const POLL_TIME: Duration = Duration::from_micros(50);
 /// The longest sleep, and the interval between checks of the port's link.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 /// The longest sleep while frames wait for room, or where the port cannot wake a thread.
@@ -49,12 +49,12 @@ pub fn run(link: &Link, queues: Queues) {
     let sent = queues.sent;
     let mut mover = Mover {
         link,
-        frame: vec![0; link.about.max_frame.max(64)],
+        frame: vec![0; link.properties.max_frame.max(64)],
         queues,
         members: Vec::new(),
         ended: Vec::new(),
         received: Batch::with_capacity(BATCH),
-        to_send: Batch::with_capacity(BATCH + link.about.max_frame / SMALLEST_SLOT + 1),
+        to_send: Batch::with_capacity(BATCH + link.properties.max_frame / SMALLEST_SLOT + 1),
         waits_since: None,
         sent,
         lost: 0,
@@ -62,8 +62,8 @@ pub fn run(link: &Link, queues: Queues) {
         is_promiscuous: None,
         link_since: Instant::now(),
     };
-    let (mut done, mut asked_since, mut quiet_since) = (0, None::<Instant>, None::<Instant>);
-    while let Some(asked) = mover.look() {
+    let (mut flushes_done, mut requested_since, mut quiet_since) = (0, None::<Instant>, None::<Instant>);
+    while let Some(requested) = mover.update_members() {
         let (taken, is_drained) = mover.send();
         let received = mover.receive();
         if !mover.ended.is_empty() || mover.members.is_empty() {
@@ -78,12 +78,12 @@ pub fn run(link: &Link, queues: Queues) {
                 break;
             }
         }
-        if asked > done {
-            let since = *asked_since.get_or_insert_with(Instant::now);
+        if requested > flushes_done {
+            let since = *requested_since.get_or_insert_with(Instant::now);
             if is_drained && mover.is_settled() || since.elapsed() > ROOM {
-                done = asked;
-                asked_since = None;
-                link.finish(done, mover.dropped());
+                flushes_done = requested;
+                requested_since = None;
+                link.finish(flushes_done, mover.dropped());
             } else {
                 std::thread::yield_now();
             }
@@ -91,7 +91,7 @@ pub fn run(link: &Link, queues: Queues) {
         }
         if taken + received > 0 {
             quiet_since = None;
-        } else if quiet_since.get_or_insert_with(Instant::now).elapsed() > PATIENCE && !mover.sleep() {
+        } else if quiet_since.get_or_insert_with(Instant::now).elapsed() > POLL_TIME && !mover.sleep() {
             break;
         }
     }
@@ -103,7 +103,7 @@ pub fn run(link: &Link, queues: Queues) {
 impl Mover<'_> {
     /// Updates the members and their settings; returns the number of flush requests, or `None` if the process is
     /// exiting.
-    fn look(&mut self) -> Option<u64> {
+    fn update_members(&mut self) -> Option<u64> {
         let state = self.link.state();
         if state.is_ending {
             return None;
@@ -113,7 +113,7 @@ impl Mover<'_> {
         {
             self.members.clone_from(&state.members);
         }
-        let asked = state.asked;
+        let requested = state.flushes_requested;
         drop(state);
         let wanted = self.members.iter().any(|member| member.settings.is_promiscuous.load(Relaxed));
         if self.is_promiscuous != Some(wanted) {
@@ -121,7 +121,7 @@ impl Mover<'_> {
             let _ = self.queues.port.set_promiscuous(wanted);
             self.is_promiscuous = Some(wanted);
         }
-        Some(asked)
+        Some(requested)
     }
 
     /// Takes frames from the members and sends them. Returns how many were taken, and whether no member has more.
@@ -141,7 +141,7 @@ impl Mover<'_> {
                                 self.lost += 1;
                             }
                         }
-                        Taken::Nothing => has_more = false,
+                        Taken::NoFrame => has_more = false,
                         Taken::End => {
                             has_more = false;
                             if !self.ended.iter().any(|ended| Arc::ptr_eq(ended, member)) {
@@ -199,7 +199,7 @@ impl Mover<'_> {
                 &self.whole[..]
             };
             for (member, filter) in self.members.iter().zip(&filters) {
-                member.give(frame, filter.as_deref());
+                member.deliver(frame, filter.as_deref());
             }
         }
         count

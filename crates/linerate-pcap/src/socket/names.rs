@@ -22,22 +22,22 @@ const LONGEST: usize = libc::IFNAMSIZ - 1;
 pub struct Name {
     pub text: String,
     pub index: u32,
-    about: OnceLock<About>,
+    properties: OnceLock<PortProperties>,
 }
 
 /// The properties of a port that programs query.
 #[derive(Clone, Copy)]
-pub struct About {
+pub struct PortProperties {
     pub address: [u8; 6],
     /// Maximum frame length, with a VLAN tag, without CRC.
     pub max_frame: usize,
     pub can_send: bool,
 }
 
-impl About {
+impl PortProperties {
     /// Returns the properties of an open port. A port without an address, such as a served pipe, gets one derived from
     /// its name, since programs reject interfaces without an address.
-    pub fn of(port: &Port, max_frame: usize, can_send: bool) -> About {
+    pub fn of(port: &Port, max_frame: usize, can_send: bool) -> PortProperties {
         let mut address = port.mac().0;
         if address == [0; 6] {
             // FNV-1a hash; the address is locally administered and unicast.
@@ -49,7 +49,7 @@ impl About {
             address[1..].copy_from_slice(&tail);
             address[0] = 0x02;
         }
-        About { address, max_frame, can_send }
+        PortProperties { address, max_frame, can_send }
     }
 
     /// Returns the maximum payload of a frame.
@@ -60,8 +60,8 @@ impl About {
 
 impl Name {
     /// Returns the properties of the port; `None` if it was never opened.
-    pub fn about(&self) -> Option<About> {
-        self.about.get().copied()
+    pub fn properties(&self) -> Option<PortProperties> {
+        self.properties.get().copied()
     }
 
     /// Returns whether the name is short enough for an interface.
@@ -70,8 +70,8 @@ impl Name {
     }
 
     /// Stores the properties of the port, unless they are already known.
-    pub fn note(&self, about: About) {
-        let _ = self.about.set(about);
+    pub fn set_properties(&self, properties: PortProperties) {
+        let _ = self.properties.set(properties);
     }
 }
 
@@ -93,7 +93,7 @@ pub fn is_interface(name: &CStr) -> bool {
 /// Returns the port of this name, with an index assigned. `None` if the name is not a port's, belongs to a kernel
 /// interface, or is too long for an interface.
 pub fn of_text(text: &str) -> Option<Arc<Name>> {
-    if text.len() > LONGEST || is_cut(text) {
+    if text.len() > LONGEST || is_truncated(text) {
         return None;
     }
     of_handle(text)
@@ -114,13 +114,13 @@ pub fn of_handle(text: &str) -> Option<Arc<Name>> {
         return Some(name.clone());
     }
     let index = FIRST + names.len() as u32;
-    names.push(Arc::new(Name { text: text.to_string(), index, about: OnceLock::new() }));
+    names.push(Arc::new(Name { text: text.to_string(), index, properties: OnceLock::new() }));
     names.last().cloned()
 }
 
 /// Returns whether a name is the truncated beginning of a longer name in the program's arguments. It then denotes
 /// another port than the user meant. Reports that once.
-fn is_cut(text: &str) -> bool {
+fn is_truncated(text: &str) -> bool {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     if text.len() < LONGEST {
         return false;
@@ -159,7 +159,7 @@ pub fn of_index(index: u32) -> Option<Arc<Name>> {
 }
 
 /// Reports once that a port in memory, which no other process serves, is reachable only from this process.
-pub fn note_alone(port: &Port) {
+pub fn report_private_port(port: &Port) {
     static IS_NOTED: AtomicBool = AtomicBool::new(false);
     if port.info().class == PortClass::Memory && !IS_NOTED.swap(true, Ordering::Relaxed) {
         report(&format!(

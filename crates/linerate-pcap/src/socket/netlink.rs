@@ -83,7 +83,7 @@ fn answers(sequence: u32, port: u32) -> Vec<Vec<u8>> {
         let is_in_memory =
             linerate::parse(&name.text).is_ok_and(|parsed| parsed.may_be_served() || parsed.model().is_some());
         if is_in_memory && in_arguments.contains(&name.text) {
-            let _ = link::about(&name);
+            let _ = link::properties(&name);
         }
         let message = about_link(&name, sequence, port);
         match all.last_mut() {
@@ -111,12 +111,12 @@ fn about_link(name: &Name, sequence: u32, port: u32) -> Vec<u8> {
         message.extend(value);
         message.resize(message.len().next_multiple_of(4), 0);
     };
-    let about = name.about();
-    let mtu = about.map_or(1500, |about| about.mtu() as u32);
+    let properties = name.properties();
+    let mtu = properties.map_or(1500, |properties| properties.mtu() as u32);
     attribute(libc::IFLA_IFNAME, &[name.text.as_bytes(), &[0]].concat());
     attribute(libc::IFLA_MTU, &mtu.to_ne_bytes());
     attribute(libc::IFLA_OPERSTATE, &[OPERATIONAL]);
-    attribute(libc::IFLA_ADDRESS, &about.map_or([0; 6], |about| about.address));
+    attribute(libc::IFLA_ADDRESS, &properties.map_or([0; 6], |properties| properties.address));
     attribute(libc::IFLA_BROADCAST, &[0xFF; 6]);
     let len = message.len() as u32;
     message[..4].copy_from_slice(&len.to_ne_bytes());

@@ -12,7 +12,7 @@ use linerate::port::{Device, Drops, Info, MacAddress, Port, Receive, Statistics,
 use linerate::{Batch, Error, Result};
 
 use super::frame::ALL;
-use super::link::{Link, is_alone, join, open_link};
+use super::link::{Link, is_exclusive, join, open_link};
 use super::member::{Member, Settings, Taken};
 use super::{mover, names};
 
@@ -51,16 +51,16 @@ struct Queue {
 /// Errors of [`join`] and of `pool`.
 pub fn port(name: &str, pool: impl FnOnce() -> Result<Arc<Pool>>) -> Result<Option<Port>> {
     let Some(name) = names::of_handle(name) else { return Ok(None) };
-    if open_link(&name).is_none() && !is_alone(&name.text) {
+    if open_link(&name).is_none() && !is_exclusive(&name.text) {
         return Ok(None);
     }
     let settings = Arc::new(Settings::new(false, ALL));
     let (link, end) = join(&name, &settings, true, mover::run)?;
-    Ok(Some(at(&link, end, settings, pool()?)))
+    Ok(Some(port_on(&link, end, settings, pool()?)))
 }
 
 /// Returns a port on a link. `end` is the program's end of the pair of the member with these settings.
-pub fn at(link: &Arc<Link>, end: OwnedFd, settings: Arc<Settings>, pool: Arc<Pool>) -> Port {
+pub fn port_on(link: &Arc<Link>, end: OwnedFd, settings: Arc<Settings>, pool: Arc<Pool>) -> Port {
     let (name, sent, dropped) = (link.name.text.clone(), Arc::default(), AtomicU64::default());
     let member = Arc::new(Member::new(end, settings));
     Port::new(Shared { name, pool, link: Settled(link.clone()), member, sent, dropped })
@@ -74,16 +74,16 @@ impl Device for Shared {
         &self.pool
     }
     fn info(&self) -> Info {
-        Info { max_frame: self.link.0.about.max_frame, ..Info::default() }
+        Info { max_frame: self.link.0.properties.max_frame, ..Info::default() }
     }
     fn mac(&self) -> MacAddress {
-        MacAddress(self.link.0.about.address)
+        MacAddress(self.link.0.properties.address)
     }
     fn rx(&mut self, _: u16) -> Result<Box<dyn Receive>> {
         Ok(Box::new(self.queue()))
     }
     fn tx(&mut self, _: u16) -> Result<Box<dyn Transmit>> {
-        if self.link.0.about.can_send {
+        if self.link.0.properties.can_send {
             return Ok(Box::new(self.queue()));
         }
         Err(Error::unsupported(&self.name, "transmit queue", "it only receives"))
@@ -105,7 +105,7 @@ impl Device for Shared {
 impl Shared {
     fn queue(&self) -> Queue {
         let (pool, member, sent) = (self.pool.clone(), self.member.clone(), self.sent.clone());
-        Queue { pool, member, sent, frame: Vec::new(), max_frame: self.link.0.about.max_frame }
+        Queue { pool, member, sent, frame: Vec::new(), max_frame: self.link.0.properties.max_frame }
     }
 }
 
@@ -118,7 +118,7 @@ impl Receive for Queue {
                 Taken::Frame(len) => {
                     batch.push(&self.pool, &self.frame[..len.min(self.frame.len())]);
                 }
-                Taken::Nothing | Taken::End => break,
+                Taken::NoFrame | Taken::End => break,
             }
         }
         batch.len() - before

@@ -76,20 +76,20 @@ pub fn answered(before: c_int, answer: c_int) -> c_int {
 
 thread_local! {
     /// This thread is opening a port: packet sockets that it opens are the port's own, not the program's.
-    static OPENS: Cell<bool> = const { Cell::new(false) };
+    static IS_OPENING_PORT: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Returns whether this thread is in [`opening`].
-pub fn opens() -> bool {
-    OPENS.get()
+pub fn is_opening_port() -> bool {
+    IS_OPENING_PORT.get()
 }
 
 /// Runs `work`, which opens a port or starts a thread, with all signals blocked.
 pub fn opening<T>(work: impl FnOnce() -> T) -> T {
     without_signals(|| {
-        let before = OPENS.replace(true);
+        let before = IS_OPENING_PORT.replace(true);
         let result = work();
-        OPENS.set(before);
+        IS_OPENING_PORT.set(before);
         result
     })
 }

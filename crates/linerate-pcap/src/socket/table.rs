@@ -83,7 +83,7 @@ static SOCKETS: Mutex<Sockets> = Mutex::new(Sockets { packets: BTreeMap::new(), 
 /// The locked sockets.
 pub type Locked = MutexGuard<'static, Sockets>;
 
-/// Locks the sockets. Do not drop a [`EntryRef`] entry while they are locked: dropping the entry locks them too.
+/// Locks the sockets. Do not drop an [`EntryRef`] while they are locked: dropping it locks them too.
 pub fn lock() -> Locked {
     SOCKETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -115,8 +115,8 @@ fn word_of(settings: &Settings, state: &State) -> u32 {
     {
         word |= if is_set { bit } else { 0 };
     }
-    let plain = state.link.as_ref().filter(|link| link.about.can_send && !settings.is_dgram);
-    let longest = plain.map_or(0, |link| link.about.mtu() + HEADER).min((u32::MAX >> LONGEST) as usize);
+    let plain = state.link.as_ref().filter(|link| link.properties.can_send && !settings.is_dgram);
+    let longest = plain.map_or(0, |link| link.properties.mtu() + HEADER).min((u32::MAX >> LONGEST) as usize);
     word | (longest as u32) << LONGEST
 }
 
