@@ -81,11 +81,11 @@ fn measure(builds: &[impl AsRef<OsStr>; 2], rows: &mut [Vec<Row>; 2]) {
     guest.run("modprobe ixgbe");
     for n in [0, 1] {
         let [near, far] = [2 * n, 2 * n + 1].map(|card| format!("eth{card}"));
-        let there = guest.apart(&far, &format!("10.8{n}.0.2/24"));
+        let prefix = guest.move_to_own_network(&far, &format!("10.8{n}.0.2/24"));
         guest.run(&format!("ip addr add 10.8{n}.0.1/24 dev {near} && ip link set {near} up"));
         guest.wait_for_link("", &near);
-        guest.wait_for_link(&there, &far);
-        guest.run(&format!("{there} iperf3 --server --daemon"));
+        guest.wait_for_link(&prefix, &far);
+        guest.run(&format!("{prefix} iperf3 --server --daemon"));
     }
     for _ in 0..ROUNDS {
         for (n, rows) in rows.iter_mut().enumerate() {

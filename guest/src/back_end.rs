@@ -5,9 +5,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use linerate_testkit::{Debian, InTime};
+use linerate_testkit::{Debian, OutputTimeout};
 
-use crate::machine::{newer, unpacked};
+use crate::machine::{unpacked, with_debian13_libraries};
 use crate::namespace::Namespace;
 
 /// A process that is killed on drop, and when the test ends.
@@ -50,7 +50,7 @@ pub struct Passt(Process);
 impl Passt {
     /// Starts passt at the socket `path` with these arguments.
     pub fn start(namespace: &Namespace, path: &Path, arguments: &[&str]) -> Passt {
-        let mut words = newer(&unpacked("passt").join("usr/bin/passt"));
+        let mut words = with_debian13_libraries(&unpacked("passt").join("usr/bin/passt"));
         words.extend(["--vhost-user", "--foreground", "--socket"].map(String::from));
         words.push(path.display().to_string());
         words.extend(arguments.iter().map(|word| word.to_string()));
@@ -81,7 +81,7 @@ impl OpenVswitch<'_> {
         make.arg("create").arg(path("conf.db")).arg(vswitch(debian, "usr/share/openvswitch/vswitch.ovsschema"));
         let made = make.output_in_time().expect("guest/prepare unpacks Open vSwitch");
         assert!(made.status.success(), "no database: {made:?}");
-        let mut words = debian.words();
+        let mut words = debian.command_prefix();
         words.extend([vswitch(debian, "usr/sbin/ovsdb-server"), path("conf.db")]);
         words.extend([format!("--remote=punix:{}", path("db")), unixctl(folder, "database")]);
         let database = Process::start(namespace, folder.join("database.log"), &words, &environment(folder));
@@ -102,7 +102,7 @@ impl OpenVswitch<'_> {
         let program = vswitch(self.debian, "usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk");
         let database = format!("unix:{}", self.folder.join("db").display());
         let control = unixctl(self.folder, "switch");
-        let mut words = self.debian.words();
+        let mut words = self.debian.command_prefix();
         words.extend([program, database, control, "--disable-system".to_string()]);
         let log = self.folder.join("switch.log");
         self.switch = Some(Process::start(self.namespace, log, &words, &environment(self.folder)));
@@ -112,7 +112,10 @@ impl OpenVswitch<'_> {
     pub fn configure(&self, arguments: &str) {
         let command = format!("\"$@\" -t 180 --db=unix:{} {arguments}", self.folder.join("db").display());
         let mut shell = Command::new("sh");
-        shell.args(["-c", &command, "sh"]).args(self.debian.words()).arg(vswitch(self.debian, "usr/bin/ovs-vsctl"));
+        shell
+            .args(["-c", &command, "sh"])
+            .args(self.debian.command_prefix())
+            .arg(vswitch(self.debian, "usr/bin/ovs-vsctl"));
         let output = shell.output_in_time().expect("a shell");
         assert!(output.status.success(), "{}{}", String::from_utf8_lossy(&output.stderr), self.said());
     }

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use linerate_testkit::{Deadline, MOST};
+use linerate_testkit::{Deadline, TIME_LIMIT};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// The longest time for a command.
-const PATIENCE: Duration = MOST;
+const TIMEOUT: Duration = TIME_LIMIT;
 
 /// The separator between a command's output and its status: see `../init`.
 const END: u8 = 0x1E;
@@ -85,8 +85,8 @@ impl Guest {
         folder: TempDir,
         is_incoming: bool,
     ) -> Guest {
-        shell.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        monitor.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        shell.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+        monitor.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         let (shell, monitor) = (BufReader::new(shell), BufReader::new(monitor));
         let mut guest = Guest { qemu, shell, monitor, folder, dma_faults_expected: false };
         if !is_incoming {
@@ -135,18 +135,18 @@ impl Guest {
     /// Moves an interface into a new network namespace, gives it an address and sets it up. Returns the prefix for
     /// commands in that namespace.
     #[track_caller]
-    pub fn apart(&mut self, interface: &str, address: &str) -> String {
+    pub fn move_to_own_network(&mut self, interface: &str, address: &str) -> String {
         let holder = format!("/tmp/network-{interface}");
         self.run(&format!("unshare -n sleep 100000 >/dev/null 2>&1 & echo $! >{holder}"));
         // The shell's child is in the old namespace until `unshare` has moved it.
         let network = |pid: &str| format!("$(readlink /proc/{pid}/ns/net)");
-        let (there, here) = (network(&format!("$(cat {holder})")), network("1"));
-        self.run(&format!("while [ \"{there}\" = {here} ]; do usleep 1000; done"));
+        let (new, old) = (network(&format!("$(cat {holder})")), network("1"));
+        self.run(&format!("while [ \"{new}\" = {old} ]; do usleep 1000; done"));
         self.run(&format!("ip link set {interface} netns $(cat {holder})"));
-        let there = format!("nsenter -t $(cat {holder}) -n");
-        self.run(&format!("{there} ip addr add {address} dev {interface} && {there} ip link set {interface} up"));
-        self.run(&format!("{there} ip link set lo up"));
-        there
+        let prefix = format!("nsenter -t $(cat {holder}) -n");
+        self.run(&format!("{prefix} ip addr add {address} dev {interface} && {prefix} ip link set {interface} up"));
+        self.run(&format!("{prefix} ip link set lo up"));
+        prefix
     }
 
     /// Binds Intel cards with the device id `device` (four hexadecimal digits) to vfio, and reserves memory for DPDK.
@@ -158,16 +158,17 @@ impl Guest {
         self.run("echo 64 >/proc/sys/vm/nr_hugepages");
     }
 
-    /// Waits until an interface has a carrier; `there` is the prefix from [`apart`](Guest::apart), or empty.
+    /// Waits until an interface has a carrier; `prefix` is from [`move_to_own_network`](Guest::move_to_own_network), or
+    /// empty.
     #[track_caller]
-    pub fn wait_for_link(&mut self, there: &str, interface: &str) {
-        self.run(&format!("until {there} ip link show {interface} | grep -q LOWER_UP; do usleep 10000; done"));
+    pub fn wait_for_link(&mut self, prefix: &str, interface: &str) {
+        self.run(&format!("until {prefix} ip link show {interface} | grep -q LOWER_UP; do usleep 10000; done"));
     }
 
     /// Returns a counter of `ethtool -S`.
     #[track_caller]
-    pub fn counter(&mut self, there: &str, interface: &str, name: &str) -> u64 {
-        let text = self.run(&format!("{there} ethtool -S {interface}"));
+    pub fn counter(&mut self, prefix: &str, interface: &str, name: &str) -> u64 {
+        let text = self.run(&format!("{prefix} ethtool -S {interface}"));
         let line = text.lines().find_map(|line| line.trim().strip_prefix(&format!("{name}: ")));
         line.and_then(|value| value.trim().parse().ok()).unwrap_or_else(|| self.fail(&format!("no {name} in:\n{text}")))
     }
@@ -199,9 +200,9 @@ impl Guest {
     #[track_caller]
     pub fn wait_for(&mut self, program: &Program, text: &str) {
         let Program { pid, log } = program;
-        let there = format!("grep -q -- '{text}' {log}");
+        let found = format!("grep -q -- '{text}' {log}");
         let Outcome { output, status } = self.attempt(&format!(
-            "while [ -e /proc/{pid} ] && ! {there}; do usleep 10000; done; {there} || (cat {log}; false)"
+            "while [ -e /proc/{pid} ] && ! {found}; do usleep 10000; done; {found} || (cat {log}; false)"
         ));
         if status != 0 {
             self.fail(&format!("'{text}' never came:\n{output}"));
@@ -266,7 +267,7 @@ impl Guest {
     /// Migrates the guest to a machine that waits at a socket ([`Machine::incoming`](crate::Machine::incoming)), with
     /// its background programs. Returns the guest on that machine; this machine ends.
     #[track_caller]
-    pub fn migrate(mut self, mut there: Guest, socket: &Path) -> Guest {
+    pub fn migrate(mut self, mut target: Guest, socket: &Path) -> Guest {
         // One copy of all memory and two copies of the pages changed meanwhile. Then QEMU may stop the guest for as
         // long as the rest takes.
         const COPIES: u64 = 3;
@@ -276,7 +277,7 @@ impl Guest {
         let wait = |guest: &mut Guest, command: &str, is_so: &dyn Fn(&Value) -> bool| {
             let mut state = Value::Null;
             while !is_so(&state) {
-                if state["status"] == "failed" || start.elapsed() > PATIENCE {
+                if state["status"] == "failed" || start.elapsed() > TIMEOUT {
                     guest.fail(&format!("QEMU: {command}: {state}"));
                 }
                 state = guest.monitor(command, json!({}));
@@ -287,8 +288,8 @@ impl Guest {
         wait(&mut self, "query-migrate", &is_copied);
         self.monitor("migrate-set-parameters", json!({"downtime-limit": 60_000}));
         wait(&mut self, "query-migrate", &is_done);
-        wait(&mut there, "query-status", &|state| state["status"] == "running");
-        there
+        wait(&mut target, "query-status", &|state| state["status"] == "running");
+        target
     }
 
     /// Plugs in 128 MiB of memory, shared like the rest, and waits until the guest uses it.
@@ -347,14 +348,14 @@ impl Guest {
             output.append(&mut line);
             let read = self.shell.read_until(b'\n', &mut line);
             // The time limit also covers a command that never stops printing.
-            if !matches!(read, Ok(len) if len > 0) || start.elapsed() > PATIENCE {
+            if !matches!(read, Ok(len) if len > 0) || start.elapsed() > TIMEOUT {
                 // If the guest ended, the cause may be far above the console's last lines.
                 self.check();
                 output.append(&mut line);
                 let output = String::from_utf8_lossy(&output[..output.len().min(10_000)]).into_owned();
                 let why = match read {
                     Ok(0) => "the guest ended".to_string(),
-                    _ => format!("no end within {PATIENCE:?} ({read:?})"),
+                    _ => format!("no end within {TIMEOUT:?} ({read:?})"),
                 };
                 self.fail(&format!("`{command}`: {why}; it printed:\n{output}"));
             }

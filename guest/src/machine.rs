@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use linerate_testkit::{Debian, MOST};
+use linerate_testkit::{Debian, TIME_LIMIT};
 use tempfile::TempDir;
 
 use crate::guest::Guest;
@@ -150,7 +150,7 @@ impl Machine {
         let wire = Wire::new(self.folder.path(), number);
         let path = |name: &str| self.folder.path().join(format!("{name}{number}")).display().to_string();
         let (local, remote) = (path("card"), path("test"));
-        self.plug(
+        self.add_card(
             number,
             device,
             &format!("dgram,local.type=unix,local.path={local},remote.type=unix,remote.path={remote}"),
@@ -162,13 +162,13 @@ impl Machine {
     /// [namespace](Machine::in_namespace).
     pub fn card_at_tap(&mut self, device: &str, tap: &str, queues: u16) {
         let number = self.port();
-        self.plug(number, device, &format!("tap,ifname={tap},script=no,downscript=no,queues={queues}"));
+        self.add_card(number, device, &format!("tap,ifname={tap},script=no,downscript=no,queues={queues}"));
     }
 
     /// Adds a card as [`card`](Machine::card) does, whose cable ends at a QEMU hub.
     pub fn card_at_hub(&mut self, device: &str, hub: usize) {
         let number = self.port();
-        self.plug(number, device, &format!("hubport,hubid={hub}"));
+        self.add_card(number, device, &format!("hubport,hubid={hub}"));
     }
 
     /// Adds a VirtIO card with these options, whose back end is at a socket. QEMU's socket options may follow the path:
@@ -179,7 +179,7 @@ impl Machine {
         // Without KVM, QEMU 7.2 crashes on a null pointer at the first message-signalled interrupt of such a card.
         let vectors = if self.qemu == Qemu::Distribution { 0 } else { 2 * queues + 2 };
         let device = format!("virtio-net-pci,mq=on,vectors={vectors},{options}");
-        self.plug(number, &device, &format!("vhost-user,chardev=socket{number},queues={queues}"));
+        self.add_card(number, &device, &format!("vhost-user,chardev=socket{number},queues={queues}"));
     }
 
     /// Adds a model that is served at a socket.
@@ -254,7 +254,7 @@ impl Machine {
     }
 
     /// Adds a card with its cable.
-    fn plug(&mut self, number: usize, device: &str, cable: &str) {
+    fn add_card(&mut self, number: usize, device: &str, cable: &str) {
         let card =
             format!("{device},id=card{number},bus=port{number},netdev=net{number},mac=52:54:00:00:00:{number:02x}");
         self.arguments(&["-netdev", &format!("{cable},id=net{number}"), "-device", &card]);
@@ -357,7 +357,7 @@ fn accept(listener: &UnixListener) -> UnixStream {
     let (sender, receiver) = std::sync::mpsc::channel();
     let listener = listener.try_clone().expect("a descriptor");
     std::thread::spawn(move || sender.send(listener.accept()));
-    let accepted = receiver.recv_timeout(MOST);
+    let accepted = receiver.recv_timeout(TIME_LIMIT);
     accepted.expect("QEMU did not start: see its message above").expect("a connection").0
 }
 
@@ -378,7 +378,7 @@ pub fn unpacked(name: &str) -> PathBuf {
 }
 
 /// Returns the command line that runs an unpacked program of Debian 13 with Debian 13's libraries.
-pub fn newer(program: &Path) -> Vec<String> {
+pub fn with_debian13_libraries(program: &Path) -> Vec<String> {
     with_libraries_of(&unpacked("qemu"), program)
 }
 

@@ -5,10 +5,10 @@ use serde_json::Value;
 use crate::guest::Guest;
 
 impl Guest {
-    /// Runs `iperf3` with these arguments, in the network that the prefix `there` selects, and returns its report.
+    /// Runs `iperf3` with these arguments, in the network that `prefix` selects, and returns its report.
     #[track_caller]
-    pub fn iperf(&mut self, there: &str, arguments: &str) -> Value {
-        let command = format!("{there} iperf3 --connect-timeout 5000 --json {arguments}");
+    pub fn iperf(&mut self, prefix: &str, arguments: &str) -> Value {
+        let command = format!("{prefix} iperf3 --connect-timeout 5000 --json {arguments}");
         // Between two clients, a server briefly does not listen.
         for _ in 0..100 {
             let result = self.attempt(&command).output;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::guest::Guest;
-use crate::traffic::{cross, cross_flows, expect_generated, offer};
+use crate::traffic::{check_flow_forwarding, check_forwarding, expect_generated, send_frames};
 use crate::wire::Wire;
 
 /// The first card's address.
@@ -17,7 +17,7 @@ const LONGEST: usize = 1514;
 
 /// Runs `gen`, `sink` and `fwd` on the first two cards, with every frame and the cards' counters checked.
 #[track_caller]
-pub fn does_all(guest: &mut Guest, a: &Wire, b: &Wire) {
+pub fn check_traffic(guest: &mut Guest, a: &Wire, b: &Wire) {
     let generator = guest.start_linerate(&format!("gen {A} --count {COUNT} --size 128"), 1);
     expect_generated(a, COUNT, 128);
     let summary = guest.wait(generator).summary();
@@ -25,15 +25,15 @@ pub fn does_all(guest: &mut Guest, a: &Wire, b: &Wire) {
     adds_up(&summary["ports"][0]["tx_bytes"], COUNT * 124);
 
     let sink = guest.start_linerate(&format!("sink {B} --count {COUNT}"), 1);
-    offer(b, COUNT, 256);
+    send_frames(b, COUNT, 256);
     let summary = guest.wait(sink).summary();
     assert_eq!(summary["ports"][0]["rx_packets"], json!(COUNT));
     adds_up(&summary["ports"][0]["rx_bytes"], COUNT * 252);
     assert_eq!((&summary["lost"], &summary["reordered"]), (&json!(0), &json!(0)));
 
     let forwarder = guest.start_linerate(&format!("fwd {A} {B}"), 2);
-    cross(a, b, COUNT, LONGEST);
-    cross(b, a, COUNT, LONGEST);
+    check_forwarding(a, b, COUNT, LONGEST);
+    check_forwarding(b, a, COUNT, LONGEST);
     let summary = guest.interrupt(forwarder).summary();
     for port in summary["ports"].as_array().unwrap() {
         assert_eq!((&port["rx_packets"], &port["tx_packets"]), (&json!(COUNT), &json!(COUNT)), "{summary}");
@@ -51,10 +51,10 @@ fn adds_up(counted: &Value, bytes: usize) {
 
 /// Runs `fwd` with frames that are longer than a buffer and become chains of slots.
 #[track_caller]
-pub fn forwards_chains(guest: &mut Guest, a: &Wire, b: &Wire) {
+pub fn check_forwarded_chains(guest: &mut Guest, a: &Wire, b: &Wire) {
     // igb then uses buffers of 1 KiB, so the frames in flight need a large ring.
     let forwarder = guest.start_linerate(&format!("fwd '{A}?mtu=9000&ring=4096' '{B}?mtu=9000&ring=4096'"), 2);
-    cross(a, b, COUNT, 9014);
+    check_forwarding(a, b, COUNT, 9014);
     let summary = guest.interrupt(forwarder).summary();
     let (frames, slots) = (&summary["ports"][0]["rx_packets"], &summary["ports"][0]["rx_slots"][0]);
     assert!(frames == &json!(COUNT) && slots.as_u64() > Some(2 * COUNT as u64), "{summary}");
@@ -62,7 +62,7 @@ pub fn forwards_chains(guest: &mut Guest, a: &Wire, b: &Wire) {
 
 /// Checks address filters, a custom address, promiscuous mode and a reset on the first card.
 #[track_caller]
-pub fn obeys(guest: &mut Guest, a: &Wire) {
+pub fn check_control(guest: &mut Guest, a: &Wire) {
     let own = [0x52, 0x54, 0, 0, 0, 0];
     let other = [2, 0, 0, 0, 0, 0x77];
     let program = guest.start(&format!("control {A}"));
@@ -89,10 +89,10 @@ pub fn obeys(guest: &mut Guest, a: &Wire) {
 
 /// Runs `fwd` with this number of queues.
 #[track_caller]
-pub fn forwards_flows(guest: &mut Guest, a: &Wire, b: &Wire, queues: u16) {
+pub fn check_forwarded_flows(guest: &mut Guest, a: &Wire, b: &Wire, queues: u16) {
     let forwarder = guest.start_linerate(&format!("fwd {A} {B} --queues {queues}"), 2);
-    cross_flows(a, b, COUNT, LONGEST);
-    cross_flows(b, a, COUNT, LONGEST);
+    check_flow_forwarding(a, b, COUNT, LONGEST);
+    check_flow_forwarding(b, a, COUNT, LONGEST);
     let summary = guest.interrupt(forwarder).summary();
     for port in summary["ports"].as_array().unwrap() {
         assert_eq!((&port["rx_packets"], &port["tx_packets"]), (&json!(COUNT), &json!(COUNT)), "{summary}");

@@ -142,9 +142,9 @@ impl Served {
     /// Fails if a driver violated the datasheet of a card. Records the registers that the driver used, for
     /// `guest/registers`.
     #[track_caller]
-    pub fn assert_silent(&self, driver: &str) {
+    pub fn assert_no_breaches(&self, driver: &str) {
         let used = self.cards.iter().flat_map(|card| card.used_registers());
-        write_down(driver, used.map(|(register, read, written)| (register.name, read, written)));
+        record_registers(driver, used.map(|(register, read, written)| (register.name, read, written)));
         for card in &self.cards {
             let breaches = card.breaches();
             assert!(breaches.is_empty(), "card {}: {} breaches: {breaches:#?}", card.name(), card.breach_count());
@@ -153,7 +153,7 @@ impl Served {
 }
 
 /// Records the registers that a driver used: the name, whether it was read, and whether it was written.
-pub fn write_down<'a>(driver: &str, used: impl Iterator<Item = (&'a str, bool, bool)>) {
+pub fn record_registers<'a>(driver: &str, used: impl Iterator<Item = (&'a str, bool, bool)>) {
     // Tests run concurrently, and all append to the record.
     static WRITING: Mutex<()> = Mutex::new(());
     let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);

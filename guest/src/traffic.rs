@@ -22,24 +22,24 @@ fn frame(generator: &mut Generator) -> Vec<u8> {
 }
 
 /// Increments byte 48 of a frame, as a forwarder does.
-fn touched(mut frame: Vec<u8>) -> Vec<u8> {
+fn as_forwarded(mut frame: Vec<u8>) -> Vec<u8> {
     frame[48] = frame[48].wrapping_add(1);
     frame
 }
 
 #[track_caller]
 fn same(number: usize, came: &[u8], expected: &[u8]) {
-    let (here, there) = (came.len(), expected.len());
+    let (len, sent) = (came.len(), expected.len());
     assert!(
         came == expected,
-        "frame {number}: {here} bytes arrived instead of the {there} sent, or their contents were changed on the way"
+        "frame {number}: {len} bytes arrived instead of the {sent} sent, or their contents were changed on the way"
     );
 }
 
 /// Sends `count` frames of 60 to `longest` bytes into `from`, and checks that the same frames leave `to` in order. The
 /// forwarder must have changed each once.
 #[track_caller]
-pub fn cross(from: &Wire, to: &Wire, count: usize, longest: usize) {
+pub fn check_forwarding(from: &Wire, to: &Wire, count: usize, longest: usize) {
     let mut generators = assorted(longest);
     let kinds = generators.len();
     let mut on_their_way = VecDeque::new();
@@ -47,7 +47,7 @@ pub fn cross(from: &Wire, to: &Wire, count: usize, longest: usize) {
         if number < count {
             let frame = frame(&mut generators[number % kinds]);
             from.send(&frame);
-            on_their_way.push_back(touched(frame));
+            on_their_way.push_back(as_forwarded(frame));
         }
         if number >= WINDOW
             && let Some(expected) = on_their_way.pop_front()
@@ -57,9 +57,10 @@ pub fn cross(from: &Wire, to: &Wire, count: usize, longest: usize) {
     }
 }
 
-/// Does the same as [`cross`] through a port with several queues: every frame must arrive, in order within its flow.
+/// Does the same as [`check_forwarding`] through a port with several queues: every frame must arrive, in order within
+/// its flow.
 #[track_caller]
-pub fn cross_flows(from: &Wire, to: &Wire, count: usize, longest: usize) {
+pub fn check_flow_forwarding(from: &Wire, to: &Wire, count: usize, longest: usize) {
     let mut generators = assorted(longest);
     let kinds = generators.len();
     let mut on_their_way: BTreeMap<u16, VecDeque<Vec<u8>>> = BTreeMap::new();
@@ -67,7 +68,7 @@ pub fn cross_flows(from: &Wire, to: &Wire, count: usize, longest: usize) {
         if number < count {
             let frame = frame(&mut generators[number % kinds]);
             from.send(&frame);
-            on_their_way.entry(flow(&frame)).or_default().push_back(touched(frame));
+            on_their_way.entry(flow(&frame)).or_default().push_back(as_forwarded(frame));
         }
         if number >= WINDOW {
             let came = to.receive();
@@ -92,7 +93,7 @@ pub fn expect_generated(wire: &Wire, count: usize, size: usize) {
 }
 
 /// Sends `count` frames for `linerate sink`.
-pub fn offer(wire: &Wire, count: usize, size: usize) {
+pub fn send_frames(wire: &Wire, count: usize, size: usize) {
     let mut generator = Generator::new(size, 1);
     (0..count).for_each(|_| wire.send(&frame(&mut generator)));
 }

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use linerate_testkit::MOST;
+use linerate_testkit::TIME_LIMIT;
 
 /// A cable that ends in the test. Each datagram, or each message of a packet socket, is a frame.
 pub struct Wire {
@@ -19,7 +19,7 @@ pub struct Wire {
 }
 
 /// The longest wait for a frame.
-const PATIENCE: Duration = MOST;
+const TIMEOUT: Duration = TIME_LIMIT;
 
 impl Wire {
     pub(crate) fn new(folder: &Path, number: usize) -> Wire {
@@ -32,8 +32,8 @@ impl Wire {
     }
 
     fn over(socket: UnixDatagram, card: Option<PathBuf>) -> Wire {
-        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        socket.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        socket.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+        socket.set_write_timeout(Some(TIMEOUT)).expect("a timeout");
         Wire { socket, card, received: Cell::new(0) }
     }
 
@@ -50,8 +50,8 @@ impl Wire {
 
     /// Returns the next frame that the card sent.
     pub fn receive(&self) -> Vec<u8> {
-        self.receive_within(PATIENCE)
-            .unwrap_or_else(|| panic!("no frame came after {} in {PATIENCE:?}", self.received.get()))
+        self.receive_within(TIMEOUT)
+            .unwrap_or_else(|| panic!("no frame came after {} in {TIMEOUT:?}", self.received.get()))
     }
 
     /// Returns the next frame that the card sent, or `None` after `time`.

@@ -12,7 +12,7 @@ use linerate::Options;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::port::{Device, Link};
 use linerate::sim82599::{Cable, Card, CardKind, RegisterAccess};
-use linerate_guest::{Guest, Machine, Program, Served, has_reason, write_down};
+use linerate_guest::{Guest, Machine, Program, Served, has_reason, record_registers};
 
 /// The phases of each driver's run, in order.
 const PHASES: [&str; 7] = ["probe", "up", "traffic", "queue stop", "queue start", "down", "remove"];
@@ -81,7 +81,7 @@ fn linux(guest: &mut Guest, served: &Served) -> Recorded {
     let mut recorded = Recorded::of("Linux", card);
     guest.run("modprobe ixgbe");
     recorded.phase(card);
-    let far = guest.apart("eth1", "10.84.0.2/24");
+    let far = guest.move_to_own_network("eth1", "10.84.0.2/24");
     guest.run("ip addr add 10.84.0.1/24 dev eth0 && ip link set eth0 up");
     guest.wait_for_link("", "eth0");
     guest.wait_for_link(&far, "eth1");
@@ -234,7 +234,7 @@ fn each_does_it(kind: CardKind, name: &str, device: &str) {
     }
     for recorded in &all {
         let accesses = recorded.phases.iter().flatten();
-        write_down(recorded.driver, accesses.map(|one| (one.name, one.written.is_none(), one.written.is_some())));
+        record_registers(recorded.driver, accesses.map(|one| (one.name, one.written.is_none(), one.written.is_some())));
     }
     let [linux, dpdk, ours] = all.each_ref().map(Recorded::written);
     let both = linux.intersection(&dpdk).filter(|name| !ours.contains(*name));

@@ -1,6 +1,6 @@
 //! Failures with emulated cards: killed programs, wrong addresses, unplugged cards.
 
-use linerate_guest::{A, B, Guest, Machine, Namespace, cross, offer};
+use linerate_guest::{A, B, Guest, Machine, Namespace, check_forwarding, send_frames};
 use serde_json::json;
 
 const VFIO: &str = "modprobe -a vfio-pci vfio_iommu_type1";
@@ -32,8 +32,8 @@ fn unbind_recovers_the_cards_of_a_killed_forwarder() {
 
     // A run killed under traffic cannot.
     let forwarder = guest.start_linerate(&format!("fwd {A} {B} --bind"), 2);
-    cross(&a, &b, 1000, 1514);
-    offer(&a, 200, 1500);
+    check_forwarding(&a, &b, 1000, 1514);
+    send_frames(&a, 200, 1500);
     guest.signal(&forwarder, "KILL");
     assert_eq!(guest.wait(forwarder).status, 137);
     let ports = guest.run("linerate ports");
@@ -44,8 +44,8 @@ fn unbind_recovers_the_cards_of_a_killed_forwarder() {
     b.drain();
     let forwarder = guest.start_linerate(&format!("fwd {A} {B}"), 2);
     b.drain(); // frames that waited in the TAP interface
-    cross(&a, &b, 1000, 1514);
-    cross(&b, &a, 1000, 1514);
+    check_forwarding(&a, &b, 1000, 1514);
+    check_forwarding(&b, &a, 1000, 1514);
     guest.interrupt(forwarder).summary();
 
     // They also work for Linux.
@@ -91,7 +91,7 @@ fn a_card_that_is_pulled_out_ends_the_run_with_an_error() {
         guest.run(VFIO);
         guest.run(&format!("linerate bind {A} {B}"));
         let forwarder = guest.start_linerate(&format!("fwd {A} {B}"), 2);
-        cross(&a, &b, 1000, 1514);
+        check_forwarding(&a, &b, 1000, 1514);
         guest.unplug("card0");
         let outcome = guest.wait(forwarder);
         assert_eq!(outcome.status, 1, "{}", outcome.output);
@@ -100,7 +100,7 @@ fn a_card_that_is_pulled_out_ends_the_run_with_an_error() {
         assert!(refused.contains("there is no PCI device at this address"), "{refused}");
         // The other card still works.
         let sink = guest.start_linerate(&format!("sink {B} --count 100"), 1);
-        offer(&b, 100, 64);
+        send_frames(&b, 100, 64);
         assert_eq!(guest.wait(sink).summary()["ports"][0]["rx_packets"], json!(100));
     }
 }
@@ -116,7 +116,7 @@ fn a_card_that_is_pulled_out_under_uio_ends_the_run_with_an_error() {
     for card in ["card0", "card1"] {
         let address = if card == "card0" { A } else { B };
         let sink = guest.start_linerate(&format!("sink {address}"), 1);
-        offer(if card == "card0" { &a } else { &b }, 100, 64);
+        send_frames(if card == "card0" { &a } else { &b }, 100, 64);
         guest.unplug(card);
         let outcome = guest.wait(sink);
         assert_eq!(outcome.status, 1, "{}", outcome.output);
@@ -146,8 +146,8 @@ fn an_ordinary_user_needs_the_group_and_a_limit() {
 
     let forwarder = guest.start(&as_user(262_144, &format!("linerate fwd {A} {B} --json")));
     guest.wait_for(&forwarder, &format!("{B}.*link up"));
-    cross(&a, &b, 1000, 1514);
-    cross(&b, &a, 1000, 1514);
+    check_forwarding(&a, &b, 1000, 1514);
+    check_forwarding(&b, &a, 1000, 1514);
     let child = forwarder.child(&mut guest);
     assert!(guest.run(&format!("grep Uid /proc/{child}/status")).contains("1000"), "it runs as another user");
     guest.interrupt(forwarder).summary();

@@ -1,6 +1,6 @@
 //! Tests with QEMU's 82576, an independent implementation, over vfio and over uio.
 
-use linerate_guest::{A, B, Machine, does_all, forwards_chains, forwards_flows, obeys};
+use linerate_guest::{A, B, Machine, check_control, check_forwarded_chains, check_forwarded_flows, check_traffic};
 
 #[test]
 fn over_vfio() {
@@ -18,12 +18,12 @@ fn over_vfio() {
     assert!(ports.contains("taken from igb; to give it back: sudo linerate unbind 0000:01:00.0"), "{ports}");
     a.drain();
     b.drain();
-    does_all(&mut guest, &a, &b);
+    check_traffic(&mut guest, &a, &b);
 
-    forwards_flows(&mut guest, &a, &b, 2);
-    forwards_flows(&mut guest, &a, &b, 4);
-    forwards_chains(&mut guest, &a, &b);
-    obeys(&mut guest, &a);
+    check_forwarded_flows(&mut guest, &a, &b, 2);
+    check_forwarded_flows(&mut guest, &a, &b, 4);
+    check_forwarded_chains(&mut guest, &a, &b);
+    check_control(&mut guest, &a);
 
     let unbound = guest.run(&format!("linerate unbind {A} {B}"));
     assert!(unbound.contains("0000:02:00.0: vfio-pci -> igb"), "{unbound}");
@@ -39,7 +39,7 @@ fn over_uio() {
     let refused = guest.refused(&format!("linerate fwd {A} {B}"));
     assert!(refused.contains("memory that the kernel does not move") && refused.contains("nr_hugepages"), "{refused}");
     guest.run("echo 64 > /proc/sys/vm/nr_hugepages");
-    does_all(&mut guest, &a, &b);
+    check_traffic(&mut guest, &a, &b);
     // The cards were not taken from a driver, so none is given back.
     let ports = guest.run("linerate ports");
     assert!(ports.contains("Intel 82576, 8086:10c9; no driver"), "{ports}");

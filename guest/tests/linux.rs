@@ -1,6 +1,6 @@
 //! Tests with Linux at the other end of the cables.
 
-use linerate_guest::{A, B, Machine, Namespace, cross_flows};
+use linerate_guest::{A, B, Machine, Namespace, check_flow_forwarding};
 use serde_json::{Value, json};
 
 /// QEMU's TAP interfaces have the same number of queues as the card, and Linux spreads flows over them.
@@ -19,8 +19,8 @@ fn several_queues(device: &str, queues: u16) {
     guest.run("modprobe -a vfio-pci vfio_iommu_type1");
     guest.run(&format!("linerate bind {A} {B}"));
     let forwarder = guest.start_linerate(&format!("fwd {A} {B} --queues {queues}"), 2);
-    cross_flows(&a, &b, 10_000, 1514);
-    cross_flows(&b, &a, 10_000, 1514);
+    check_flow_forwarding(&a, &b, 10_000, 1514);
+    check_flow_forwarding(&b, &a, 10_000, 1514);
     let summary = guest.interrupt(forwarder).summary();
     for port in summary["ports"].as_array().unwrap() {
         assert_eq!((&port["rx_packets"], &port["tx_packets"]), (&json!(10_000), &json!(10_000)), "{summary}");
@@ -96,14 +96,14 @@ fn linux_drivers_talk_through_the_forwarder() {
 
     let near = guest.run("ls /sys/bus/pci/devices/0000:03:00.0/virtio*/net").trim().to_string();
     let far = guest.run("ls /sys/bus/pci/devices/0000:04:00.0/net").trim().to_string();
-    let there = guest.apart(&far, "10.84.0.2/24");
+    let prefix = guest.move_to_own_network(&far, "10.84.0.2/24");
     guest.run(&format!("ip addr add 10.84.0.1/24 dev {near} && ip link set {near} up"));
     // With Linux's igb, auto-negotiation takes some seconds.
-    guest.wait_for_link(&there, &far);
+    guest.wait_for_link(&prefix, &far);
     let ping = guest.run("ping -c 5 -i 0.2 -W 5 10.84.0.2");
     assert!(ping.contains("5 packets received"), "{ping}");
-    guest.run(&format!("{there} iperf3 --server --one-off --daemon"));
-    guest.run(&format!("{there} {LISTENS}"));
+    guest.run(&format!("{prefix} iperf3 --server --one-off --daemon"));
+    guest.run(&format!("{prefix} {LISTENS}"));
     let result = guest.run("iperf3 --client 10.84.0.2 --bytes 4M --json --connect-timeout 5000");
     let result: Value = serde_json::from_str(&result).unwrap_or_else(|error| panic!("{error}: {result}"));
     assert!(result["end"]["sum_sent"]["bytes"].as_u64() >= Some(4 << 20), "{result}");

@@ -31,7 +31,7 @@ fn connected(served: &Served, mut machine: Machine) -> (Guest, String) {
     served.plug(&mut machine, &["a", "b"]);
     let mut guest = machine.boot();
     guest.run("modprobe ixgbe");
-    let far = guest.apart("eth1", "10.84.0.2/24");
+    let far = guest.move_to_own_network("eth1", "10.84.0.2/24");
     guest.run("ip addr add 10.84.0.1/24 dev eth0 && ip link set eth0 up");
     guest.wait_for_link("", "eth0");
     guest.wait_for_link(&far, "eth1");
@@ -41,9 +41,9 @@ fn connected(served: &Served, mut machine: Machine) -> (Guest, String) {
 /// Pings until all of three are answered: a driver may restart its card late, and the driver at the other end may
 /// notice that even later.
 #[track_caller]
-fn ping(guest: &mut Guest, there: &str, address: &str, size: usize) {
+fn ping(guest: &mut Guest, prefix: &str, address: &str, size: usize) {
     guest.run(&format!(
-        "until {there} ping -c 3 -i 0.2 -W 5 -s {size} {address} | grep -q '3 packets received'; do :; done"
+        "until {prefix} ping -c 3 -i 0.2 -W 5 -s {size} {address} | grep -q '3 packets received'; do :; done"
     ));
 }
 
@@ -68,37 +68,37 @@ fn tunnels(guest: &mut Guest, far: &str) {
     guest.run("modprobe -a sit ip_gre");
     for (mode, network) in [("sit", "fd00:85::"), ("gre", "10.85.0.")] {
         let (length, tunnel) = (if mode == "sit" { 64 } else { 24 }, format!("{mode}7"));
-        for (there, own, other) in [("", 1, 2), (far, 2, 1)] {
+        for (prefix, own, other) in [("", 1, 2), (far, 2, 1)] {
             let ends = format!("local 10.84.0.{own} remote 10.84.0.{other} ttl 64");
-            guest.run(&format!("{there} ip tunnel add {tunnel} mode {mode} {ends}"));
-            guest.run(&format!("{there} ip addr add {network}{own}/{length} dev {tunnel}"));
-            guest.run(&format!("{there} ip link set {tunnel} up"));
-            guest.run(&format!("while {there} ip addr show {tunnel} | grep -q tentative; do usleep 10000; done"));
+            guest.run(&format!("{prefix} ip tunnel add {tunnel} mode {mode} {ends}"));
+            guest.run(&format!("{prefix} ip addr add {network}{own}/{length} dev {tunnel}"));
+            guest.run(&format!("{prefix} ip link set {tunnel} up"));
+            guest.run(&format!("while {prefix} ip addr show {tunnel} | grep -q tentative; do usleep 10000; done"));
         }
         for direction in ["", "--reverse"] {
             let result = guest.iperf("", &format!("--client {network}2 --bytes 4M {direction}"));
             assert!(result["end"]["sum_sent"]["bytes"].as_u64() >= Some(4_000_000), "{result}");
         }
-        for there in ["", far] {
-            let said = guest.run(&format!("{there} grep ^IpExt /proc/net/netstat"));
+        for prefix in ["", far] {
+            let said = guest.run(&format!("{prefix} grep ^IpExt /proc/net/netstat"));
             let [names, counts] = [0, 1].map(|n| said.lines().nth(n).expect("two lines").split(' '));
             let wrong = names.zip(counts).find(|(name, _)| *name == "InCsumErrors").expect("Linux counts them");
-            assert_eq!(wrong.1, "0", "{mode}, outer headers with a wrong checksum at {there:?}");
+            assert_eq!(wrong.1, "0", "{mode}, outer headers with a wrong checksum at {prefix:?}");
         }
     }
 }
 
 /// Checks that `ethtool -S` equals the traffic on the cable, to the byte.
 #[track_caller]
-fn counts_what_the_wire_counts(guest: &mut Guest, there: &str, interface: &str, counted: impl Fn() -> [Counted; 2]) {
+fn counts_what_the_wire_counts(guest: &mut Guest, prefix: &str, interface: &str, counted: impl Fn() -> [Counted; 2]) {
     for _ in 0..100 {
         let before = counted();
         let told = ["rx", "tx"].map(|way| {
-            let mut counter = |name: &str| guest.counter(there, interface, name);
+            let mut counter = |name: &str| guest.counter(prefix, interface, name);
             (counter(&format!("{way}_pkts_nic")), counter(&format!("{way}_bytes_nic")))
         });
         let (multicast, broadcast) =
-            (guest.counter(there, interface, "multicast"), guest.counter(there, interface, "broadcast"));
+            (guest.counter(prefix, interface, "multicast"), guest.counter(prefix, interface, "broadcast"));
         // The counts are comparable if no frame passed meanwhile.
         if counted() == before {
             assert_eq!(told, before.map(|counted| (counted.frames, counted.octets)), "{interface}");
@@ -131,7 +131,7 @@ fn is_accepted(kind: CardKind, port: &str) {
     ping(&mut guest, &far, "10.84.0.1", 1400);
     answers_tools(&mut guest, kind);
     assert_content(&mut guest);
-    served.assert_silent("Linux");
+    served.assert_no_breaches("Linux");
 }
 
 #[test]
@@ -159,20 +159,20 @@ fn linux_accepts_the_x550() {
 fn offloads_equal_those_of_linux() {
     let served = Served::pair(CardKind::X82599Sfp, 0);
     let (mut guest, far) = connected(&served, Machine::new());
-    for (there, interface, address) in [("", "eth0", "fd00:84::1"), (&*far, "eth1", "fd00:84::2")] {
-        guest.run(&format!("{there} ip addr add {address}/64 dev {interface}"));
-        guest.run(&format!("while {there} ip addr show {interface} | grep -q tentative; do usleep 10000; done"));
+    for (prefix, interface, address) in [("", "eth0", "fd00:84::1"), (&*far, "eth1", "fd00:84::2")] {
+        guest.run(&format!("{prefix} ip addr add {address}/64 dev {interface}"));
+        guest.run(&format!("while {prefix} ip addr show {interface} | grep -q tentative; do usleep 10000; done"));
     }
     guest.run(&format!("{far} iperf3 --server --daemon"));
     let mut before = 0;
     for (offloads, lro) in [("on", "on"), ("off", "off")] {
-        for (there, interface) in [("", "eth0"), (&*far, "eth1")] {
+        for (prefix, interface) in [("", "eth0"), (&*far, "eth1")] {
             let set =
-                format!("{there} ethtool -K {interface} rx {offloads} tx {offloads} sg {offloads} tso {offloads}");
+                format!("{prefix} ethtool -K {interface} rx {offloads} tx {offloads} sg {offloads} tso {offloads}");
             guest.run(&format!("{set} gso {offloads} gro {offloads} rxvlan {offloads} txvlan {offloads}"));
             // The card coalesces segments only if interrupts are not too frequent.
-            guest.run(&format!("{there} ethtool -C {interface} rx-usecs 100"));
-            guest.run(&format!("{there} ethtool -K {interface} lro {lro}"));
+            guest.run(&format!("{prefix} ethtool -C {interface} rx-usecs 100"));
+            guest.run(&format!("{prefix} ethtool -K {interface} lro {lro}"));
         }
         for mtu in [1500, 9000] {
             guest.run(&format!("ip link set eth0 mtu {mtu}"));
@@ -194,12 +194,12 @@ fn offloads_equal_those_of_linux() {
     // This also detects hangs. The driver's tx_timeout_count includes other resets: if frames wait while the far end's
     // change of MTU interrupts the link, the driver clears its queue by a reset.
     assert_content(&mut guest);
-    for (there, interface) in [("", "eth0"), (&*far, "eth1")] {
+    for (prefix, interface) in [("", "eth0"), (&*far, "eth1")] {
         for name in ["rx_csum_offload_errors", "rx_errors", "rx_dropped", "rx_crc_errors"] {
-            assert_eq!(guest.counter(there, interface, name), 0, "{interface} {name}");
+            assert_eq!(guest.counter(prefix, interface, name), 0, "{interface} {name}");
         }
     }
-    served.assert_silent("Linux");
+    served.assert_no_breaches("Linux");
 }
 
 /// Rules steer and drop packets, the RSS table distributes them, and VLAN tags are inserted, stripped and filtered.
@@ -237,12 +237,12 @@ fn flows_are_steered() {
     assert!(!knock(&mut guest, 7778).contains("refused"), "the rule drops");
     assert!(guest.counter("", "eth0", "fdir_match") > matched, "the rule matched");
 
-    for (there, interface, address) in [("", "eth0", "10.85.0.1"), (&*far, "eth1", "10.85.0.2")] {
+    for (prefix, interface, address) in [("", "eth0", "10.85.0.1"), (&*far, "eth1", "10.85.0.2")] {
         let vlan = format!("{interface}.77");
         guest.run("modprobe 8021q");
-        guest.run(&format!("{there} ip link add link {interface} name {vlan} type vlan id 77"));
-        guest.run(&format!("{there} ip addr add {address}/24 dev {vlan}"));
-        guest.run(&format!("{there} ip link set {vlan} up"));
+        guest.run(&format!("{prefix} ip link add link {interface} name {vlan} type vlan id 77"));
+        guest.run(&format!("{prefix} ip addr add {address}/24 dev {vlan}"));
+        guest.run(&format!("{prefix} ip link set {vlan} up"));
     }
     ping(&mut guest, "", "10.85.0.2", 56);
     for offloads in ["rxvlan off txvlan off", "rxvlan on txvlan on", "rx-vlan-filter off", "rx-vlan-filter on"] {
@@ -251,7 +251,7 @@ fn flows_are_steered() {
         ping(&mut guest, "", "10.85.0.2", 1400);
     }
     assert_content(&mut guest);
-    served.assert_silent("Linux");
+    served.assert_no_breaches("Linux");
 }
 
 /// Many rounds of interface down and up, driver unload and load, and cable changes leak no memory.
@@ -294,7 +294,7 @@ fn many_rounds_leave_nothing_behind() {
     }
     left(&mut guest, before);
     assert_content(&mut guest);
-    served.assert_silent("Linux");
+    served.assert_no_breaches("Linux");
 }
 
 /// Behind a guest's IOMMU, the driver maps and unmaps a buffer for each packet.
@@ -310,7 +310,7 @@ fn an_iommu_of_the_guests_is_crossed() {
     guest.run(&format!("{far} iperf3 --server --daemon"));
     transfers(&mut guest, "10.84.0.2");
     assert_content(&mut guest);
-    served.assert_silent("Linux");
+    served.assert_no_breaches("Linux");
 }
 
 /// The driver's interrupt self-test passes with message-signalled interrupts, and with the interrupt line only.
@@ -324,7 +324,7 @@ fn the_interrupt_self_test_passes() {
         assert!(tests.contains("PASS"), "{argument}: {tests}");
         guest.wait_for_link("", "eth0");
         ping(&mut guest, &far, "10.84.0.1", 56);
-        served.assert_silent("Linux");
+        served.assert_no_breaches("Linux");
     }
 }
 
@@ -363,7 +363,7 @@ fn share_the_card(kernel: Kernel) {
     }
     ping(&mut guest, &far, "10.84.0.1", 1400);
     assert_content(&mut guest);
-    served.assert_silent("Linux");
+    served.assert_no_breaches("Linux");
 }
 
 /// While a program is stopped, its buffers run out, and the card drops frames. Only the card's driver counts them.
@@ -449,7 +449,7 @@ fn the_card_steers_a_shared_flow() {
     assert!(left.contains("Filter: 5") && left.matches("Filter:").count() == 1, "{left}");
     assert!(!guest.run("linerate ports").contains("which has ended"));
     assert_content(&mut guest);
-    served.assert_silent("Linux");
+    served.assert_no_breaches("Linux");
 }
 
 /// The library's driver works over vfio and the guest's IOMMU, on the same model as Linux's and DPDK's drivers.
@@ -471,7 +471,7 @@ fn the_librarys_driver_forwards_in_the_guest() {
         let Report { received, lost, corrupted, reordered, .. } = report(n);
         assert_eq!((received, lost, corrupted, reordered), (FRAMES, 0, 0, 0), "card {n}");
     }
-    served.assert_silent("ours");
+    served.assert_no_breaches("ours");
 }
 
 /// A generator and a checking sink with few frames in flight: testpmd drops frames that do not fit a ring.
@@ -579,7 +579,7 @@ fn dpdk_moves_packets(simd: u32, sends: bool) {
         let before = [sent(4), sent(5)];
         testpmd(&served, &mut guest, &of(5), "txonly", || (4..6).all(|n| sent(n) > before[n - 4] + FRAMES));
     }
-    served.assert_silent("DPDK");
+    served.assert_no_breaches("DPDK");
 }
 
 #[test]
@@ -603,8 +603,8 @@ fn virtual_functions_survive_a_reset_of_the_physical_one() {
     let mut guest = machine.boot();
     guest.run("modprobe ixgbe && modprobe ixgbevf");
     guest.run("ip addr add 10.84.0.1/24 dev eth0 && ip link set eth0 up");
-    let first = guest.apart("eth2", "10.84.0.3/24");
-    let second = guest.apart("eth3", "10.84.0.4/24");
+    let first = guest.move_to_own_network("eth2", "10.84.0.3/24");
+    let second = guest.move_to_own_network("eth3", "10.84.0.4/24");
     guest.run("ip link set eth1 up");
     guest.wait_for_link("", "eth0");
     guest.wait_for_link(&first, "eth2");
@@ -629,7 +629,7 @@ fn virtual_functions_survive_a_reset_of_the_physical_one() {
         guest.run("kill $(cat /tmp/client)");
     }
     assert_content(&mut guest);
-    served.assert_silent("Linux");
+    served.assert_no_breaches("Linux");
 }
 
 /// Checks the rate of the card's clock with linuxptp: equal to Linux's clock, and 2 % faster or slower if set so.
@@ -678,16 +678,16 @@ fn virtual_functions_communicate() {
     guest.run("modprobe ixgbe && modprobe ixgbevf");
     guest.run("ip addr add 10.84.0.1/24 dev eth0 && ip link set eth0 up");
     let addresses = ["10.84.0.2", "10.84.0.3", "10.84.0.4"];
-    let there: Vec<String> =
-        (1..=3).map(|n| guest.apart(&format!("eth{n}"), &format!("{}/24", addresses[n - 1]))).collect();
+    let prefixes: Vec<String> =
+        (1..=3).map(|n| guest.move_to_own_network(&format!("eth{n}"), &format!("{}/24", addresses[n - 1]))).collect();
     // The links of two SFP modules come up only when both lasers are on.
     guest.wait_for_link("", "eth0");
-    for (n, there) in there.iter().enumerate() {
-        guest.wait_for_link(there, &format!("eth{}", n + 1));
+    for (n, prefix) in prefixes.iter().enumerate() {
+        guest.wait_for_link(prefix, &format!("eth{}", n + 1));
     }
-    let [wire, first, second] = &there[..] else { unreachable!("three") };
-    for there in &there {
-        guest.run(&format!("{there} iperf3 --server --daemon"));
+    let [wire, first, second] = &prefixes[..] else { unreachable!("three") };
+    for prefix in &prefixes {
+        guest.run(&format!("{prefix} iperf3 --server --daemon"));
     }
     // Traffic in all directions, over the same links.
     for (from, to) in [("", 1), ("", 2), (&**first, 0), (first, 2), (wire, 1), (wire, 2), (second, 1), (second, 0)] {
@@ -701,10 +701,10 @@ fn virtual_functions_communicate() {
     assert!(served.cards[0].frames().1 < before + 100, "frames of neighbours went to the wire");
     // The physical function grants VLANs and a change of address.
     guest.run("modprobe 8021q");
-    for (there, interface, address) in [(first, "eth2", "10.86.0.1"), (second, "eth3", "10.86.0.2")] {
-        guest.run(&format!("{there} ip link add link {interface} name {interface}.9 type vlan id 9"));
-        guest.run(&format!("{there} ip addr add {address}/24 dev {interface}.9"));
-        guest.run(&format!("{there} ip link set {interface}.9 up"));
+    for (prefix, interface, address) in [(first, "eth2", "10.86.0.1"), (second, "eth3", "10.86.0.2")] {
+        guest.run(&format!("{prefix} ip link add link {interface} name {interface}.9 type vlan id 9"));
+        guest.run(&format!("{prefix} ip addr add {address}/24 dev {interface}.9"));
+        guest.run(&format!("{prefix} ip link set {interface}.9 up"));
     }
     ping(&mut guest, first, "10.86.0.2", 56);
     guest.run(&format!("{first} ip link set eth2 address 02:00:00:00:00:77"));
@@ -713,5 +713,5 @@ fn virtual_functions_communicate() {
     let tests = guest.run(&format!("{second} ethtool -t eth3 offline"));
     assert!(tests.contains("PASS"), "{tests}");
     assert_content(&mut guest);
-    served.assert_silent("Linux");
+    served.assert_no_breaches("Linux");
 }

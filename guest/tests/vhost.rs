@@ -22,7 +22,7 @@ use linerate::port::{Link, Port, RxQueue, TxQueue, Wait, Waiter};
 use linerate::traffic::{Checker, Generator, Report};
 use linerate::{Batch, Options};
 use linerate_guest::{Guest, Machine, Memory, Namespace, OpenVswitch, Passt, Qemu, hash_of};
-use linerate_testkit::{Deadline, Debian, InTime, MOST, end_of, output_of, until};
+use linerate_testkit::{Deadline, Debian, OutputTimeout, TIME_LIMIT, end_of, output_of, until};
 use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -149,13 +149,13 @@ fn a_machine_s_line_puts_it_on_a_switch() {
         let mut guest = machine.boot();
         guest.run("modprobe -a virtio_pci virtio_net; head -c 1048576 /dev/urandom >/tmp/file");
         let sum = guest.run("sha256sum </tmp/file");
-        let there = guest.apart("eth1", "10.9.0.2/24");
+        let prefix = guest.move_to_own_network("eth1", "10.9.0.2/24");
         guest.run("ip addr add 10.9.0.1/24 dev eth0 && ip link set eth0 up");
         guest.wait_for_link("", "eth0");
-        guest.wait_for_link(&there, "eth1");
+        guest.wait_for_link(&prefix, "eth1");
         let answer = guest.run("ping -c 3 -i 0.2 -W 5 -s 1400 10.9.0.2");
         assert!(answer.contains("3 packets received"), "{answer}");
-        for (from, to, address) in [("", &*there, "10.9.0.2"), (&*there, "", "10.9.0.1")] {
+        for (from, to, address) in [("", &*prefix, "10.9.0.2"), (&*prefix, "", "10.9.0.1")] {
             begin_transfer(&mut guest, from, to, address);
             assert_eq!(end_transfer(&mut guest), sum, "{qemu:?}");
         }
@@ -188,30 +188,30 @@ fn reach_each_other(mut machine: Machine, pairs: &[Pair], size: u64) {
     let sum = guest.run("sha256sum </tmp/file");
     for (n, pair @ Pair { options, port, queues }) in pairs.iter().enumerate() {
         let (near, far) = (format!("eth{}", 2 * n), format!("eth{}", 2 * n + 1));
-        let there = guest.apart(&far, &format!("10.9{n}.0.2/24"));
+        let prefix = guest.move_to_own_network(&far, &format!("10.9{n}.0.2/24"));
         guest.run(&format!("ip addr add 10.9{n}.0.1/24 dev {near} && ip link set {near} up"));
         if port.contains("mtu") {
-            guest.run(&format!("ip link set {near} mtu 9000; {there} ip link set {far} mtu 9000"));
+            guest.run(&format!("ip link set {near} mtu 9000; {prefix} ip link set {far} mtu 9000"));
         }
         guest.wait_for_link("", &near);
-        guest.wait_for_link(&there, &far);
+        guest.wait_for_link(&prefix, &far);
         if *queues > 1 {
             // By default, Linux uses one queue for each processor.
-            guest.run(&format!("ethtool -L {near} combined {queues}; {there} ethtool -L {far} combined {queues}"));
+            guest.run(&format!("ethtool -L {near} combined {queues}; {prefix} ethtool -L {far} combined {queues}"));
         }
         let longest = if port.contains("mtu") { 8972 } else { 1472 };
         for size in [8, 1400, longest] {
             let answer = guest.run(&format!("ping -c 3 -i 0.2 -W 5 -s {size} 10.9{n}.0.2"));
             assert!(answer.contains("3 packets received"), "{options}: {answer}");
         }
-        for (from, to, address) in [("", &*there, "0.2"), (&*there, "", "0.1")] {
+        for (from, to, address) in [("", &*prefix, "0.2"), (&*prefix, "", "0.1")] {
             begin_transfer(&mut guest, from, to, &format!("10.9{n}.{address}"));
             if (n, to) == (pairs.len() - 1, "") {
                 guest.plug_memory();
             }
             assert_eq!(end_transfer(&mut guest), sum, "{options}");
         }
-        sees_checksums(&mut guest, &there, n, pair);
+        sees_checksums(&mut guest, &prefix, n, pair);
         let features = guest.run(&format!("ethtool -k {near}"));
         let is_left = |feature: &str| features.contains(&format!("{feature}: on"));
         let offloads = ["tx-checksumming", "tcp-segmentation-offload"].map(is_left);
@@ -235,17 +235,17 @@ fn reach_each_other(mut machine: Machine, pairs: &[Pair], size: u64) {
 
 /// Sends datagrams from Linux's sockets to the far card of a pair, through all queues, and checks their checksums there
 /// with tcpdump. Only a card that accepts unfinished packets may see the sender's unfinished checksums.
-fn sees_checksums(guest: &mut Guest, there: &str, n: usize, pair: &Pair) {
+fn sees_checksums(guest: &mut Guest, prefix: &str, n: usize, pair: &Pair) {
     const COUNT: usize = 40;
     let (near, far) = (format!("eth{}", 2 * n), format!("eth{}", 2 * n + 1));
     guest.run(&format!(
         "echo 0 >/proc/sys/net/ipv6/conf/{near}/accept_dad && ip addr add fd0{n}::1/64 dev {near} && \
-         {there} sh -c 'echo 0 >/proc/sys/net/ipv6/conf/{far}/accept_dad' && \
-         {there} ip addr add fd0{n}::2/64 dev {far} && \
-         {there} sh -c 'echo 0 >/proc/sys/net/ipv4/icmp_ratelimit; echo 0 >/proc/sys/net/ipv6/icmp/ratelimit'"
+         {prefix} sh -c 'echo 0 >/proc/sys/net/ipv6/conf/{far}/accept_dad' && \
+         {prefix} ip addr add fd0{n}::2/64 dev {far} && \
+         {prefix} sh -c 'echo 0 >/proc/sys/net/ipv4/icmp_ratelimit; echo 0 >/proc/sys/net/ipv6/icmp/ratelimit'"
     ));
     for (program, address) in [("traceroute", format!("10.9{n}.0.2")), ("traceroute6", format!("fd0{n}::2"))] {
-        let seen = guest.start(&format!("{there} tcpdump -Z root -i {far} -n -vv -c {COUNT} dst {address} and udp"));
+        let seen = guest.start(&format!("{prefix} tcpdump -Z root -i {far} -n -vv -c {COUNT} dst {address} and udp"));
         guest.wait_for(&seen, "listening on");
         for queue in 0..pair.queues {
             // Make all processors send through this queue: Linux chooses one queue for a complete traceroute, possibly
@@ -379,18 +379,18 @@ fn a_machine_and_its_back_ends_may_be_killed() {
     let mut guest = machine.boot();
     guest.run("modprobe -a virtio_pci virtio_net; head -c 16777216 /dev/urandom >/tmp/file");
     let sum = guest.run("sha256sum </tmp/file");
-    let there = [0, 1].map(|n| {
+    let prefixes = [0, 1].map(|n| {
         let (near, far) = (format!("eth{}", 2 * n), format!("eth{}", 2 * n + 1));
-        let there = guest.apart(&far, &format!("10.9{n}.0.2/24"));
+        let prefix = guest.move_to_own_network(&far, &format!("10.9{n}.0.2/24"));
         guest.run(&format!("ip addr add 10.9{n}.0.1/24 dev {near} && ip link set {near} up"));
         guest.wait_for_link("", &near);
-        guest.wait_for_link(&there, &far);
-        there
+        guest.wait_for_link(&prefix, &far);
+        prefix
     });
     let mut pauses = Vec::new();
     for kill in 0..kills {
-        for (n, there) in there.iter().enumerate() {
-            let (from, to, address) = [("", &**there, "0.2"), (there, "", "0.1")][kill % 2];
+        for (n, prefix) in prefixes.iter().enumerate() {
+            let (from, to, address) = [("", &**prefix, "0.2"), (prefix, "", "0.1")][kill % 2];
             begin_transfer(&mut guest, from, to, &format!("10.9{n}.{address}"));
             let size = "stat -c %s /tmp/there";
             let so_far = guest.run(&format!("until [ $({size}) -gt 1000000 ]; do usleep 1000; done; {size}"));
@@ -409,14 +409,14 @@ fn a_machine_and_its_back_ends_may_be_killed() {
     println!("traffic goes on after {:?} (median), {:?} at most", pauses[pauses.len() / 2], pauses[pauses.len() - 1]);
     println!("the longest: {:?}", &pauses[pauses.len().saturating_sub(10)..]);
     // Frames that were not yet returned as used at the kill are sent again: at most one ring of them.
-    for (n, there) in there.iter().enumerate() {
+    for (n, prefix) in prefixes.iter().enumerate() {
         let (near, far) = (format!("eth{}", 2 * n), format!("eth{}", 2 * n + 1));
-        let sink = guest.start(&format!("{there} linerate sink packet:{far} --json"));
+        let sink = guest.start(&format!("{prefix} linerate sink packet:{far} --json"));
         guest.wait_for(&sink, "link up");
         let load = guest.start_linerate(&format!("gen packet:{near} --rate 5k"), 1);
         for is_killed in [true, false] {
             // The received bytes and packets follow the interface's name (proc_pid_net(5)).
-            let packets = format!("set -- $({there} grep {far}: /proc/net/dev); packets=$3");
+            let packets = format!("set -- $({prefix} grep {far}: /proc/net/dev); packets=$3");
             let more = format!(
                 "{packets}; end=$((packets+2000)); while [ $packets -lt $end ]; do usleep 1000; {packets}; done"
             );
@@ -984,7 +984,7 @@ fn a_namespace_reaches_another_through_passt() {
         let listener = to.inside(|| TcpListener::bind(listen).unwrap());
         let sent = bytes.clone();
         let client = from.inside(|| TcpStream::connect(connect).unwrap());
-        client.set_write_timeout(Some(MOST)).unwrap();
+        client.set_write_timeout(Some(TIME_LIMIT)).unwrap();
         let sender = std::thread::spawn(move || (&client).write_all(&sent).map(|()| client.shutdown(Shutdown::Write)));
         listener.set_nonblocking(true).unwrap();
         let (mut server, mut received) = (None, Vec::new());
@@ -993,7 +993,7 @@ fn a_namespace_reaches_another_through_passt() {
             server.is_some()
         });
         let mut server = server.unwrap().0;
-        server.set_read_timeout(Some(MOST)).unwrap();
+        server.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         server.read_to_end(&mut received).unwrap();
         let _ = sender.join().unwrap().unwrap();
         assert!(received == bytes, "{listen}: {} bytes", received.len());

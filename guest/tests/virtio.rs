@@ -1,6 +1,6 @@
 //! Tests with all kinds of QEMU's VirtIO devices, over uio and over vfio.
 
-use linerate_guest::{A, B, Guest, Machine, does_all, forwards_chains, obeys};
+use linerate_guest::{A, B, Guest, Machine, check_control, check_forwarded_chains, check_traffic};
 
 /// Forwards between two cards of QEMU's `device` over uio.
 fn over_uio(device: &str, kind: &str) {
@@ -11,13 +11,13 @@ fn over_uio(device: &str, kind: &str) {
     let bound = guest.run(&format!("linerate bind {A} {B}"));
     assert!(bound.contains("virtio-pci -> no driver"), "{bound}");
     is(&mut guest, kind);
-    does_all(&mut guest, &a, &b);
-    obeys(&mut guest, &a);
+    check_traffic(&mut guest, &a, &b);
+    check_control(&mut guest, &a);
     if device.contains("mrg_rxbuf=off") {
         let refused = guest.refused(&format!("linerate sink {A}?mtu=9000"));
         assert!(refused.contains("this device has no mergeable buffers"), "{refused}");
     } else {
-        forwards_chains(&mut guest, &a, &b);
+        check_forwarded_chains(&mut guest, &a, &b);
     }
     guest.run(&format!("linerate unbind {A} {B}"));
     guest.run("ls /sys/bus/pci/devices/0000:01:00.0/virtio*/net");
@@ -33,9 +33,9 @@ fn over_vfio(device: &str, kind: &str) {
     let bound = guest.run(&format!("linerate bind {A} {B}"));
     assert!(bound.contains("virtio-pci -> vfio-pci"), "{bound}");
     is(&mut guest, kind);
-    does_all(&mut guest, &a, &b);
-    obeys(&mut guest, &a);
-    forwards_chains(&mut guest, &a, &b);
+    check_traffic(&mut guest, &a, &b);
+    check_control(&mut guest, &a);
+    check_forwarded_chains(&mut guest, &a, &b);
     guest.run(&format!("linerate unbind {A} {B}"));
     guest.run("ls /sys/bus/pci/devices/0000:01:00.0/virtio*/net");
 }

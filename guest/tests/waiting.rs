@@ -1,6 +1,6 @@
 //! Tests of sleeping until an interrupt: MSI-X over vfio, and the interrupt line over uio.
 
-use linerate_guest::{A, B, Guest, Machine, Program, Wire, cross, offer};
+use linerate_guest::{A, B, Guest, Machine, Program, Wire, check_forwarding, send_frames};
 use serde_json::json;
 
 /// Returns the processor time that all threads of the program have used, in clock ticks (1/100 s).
@@ -23,7 +23,7 @@ fn sleeps_and_wakes(guest: &mut Guest, a: &Wire, b: &Wire) {
     let interrupt = guest.start_linerate(&format!("sink {A} --wait interrupt --count 2"), 1);
     let adaptive = guest.start_linerate(&format!("sink {B} --wait adaptive --count 2"), 1);
     // An interrupt cause that is not cleared would keep the programs awake from here on.
-    [a, b].into_iter().for_each(|wire| offer(wire, 1, 64));
+    [a, b].into_iter().for_each(|wire| send_frames(wire, 1, 64));
     let before = [ticks(guest, &interrupt), ticks(guest, &adaptive)];
     guest.run("sleep 10");
     for (mode, (program, before)) in ["interrupt", "adaptive"].iter().zip([&interrupt, &adaptive].iter().zip(before)) {
@@ -34,7 +34,7 @@ fn sleeps_and_wakes(guest: &mut Guest, a: &Wire, b: &Wire) {
         assert!(used < 200, "--wait {mode} used {used} ms of each idle second");
     }
     for (wire, program) in [(a, interrupt), (b, adaptive)] {
-        offer(wire, 1, 64);
+        send_frames(wire, 1, 64);
         let summary = guest.wait(program).summary();
         assert_eq!(summary["ports"][0]["rx_packets"], json!(2), "{summary}");
     }
@@ -46,8 +46,8 @@ fn bursts_and_pauses(guest: &mut Guest, a: &Wire, b: &Wire, options: &str) {
         let forwarder = guest.start_linerate(&format!("fwd {A} {B} --wait {mode} {options}"), 2);
         // Each burst waits for all its frames, so that there is a pause before the next.
         for burst in (0..8).map(|n| 1 << n).cycle().take(80) {
-            cross(a, b, burst, 1514);
-            cross(b, a, burst, 60);
+            check_forwarding(a, b, burst, 1514);
+            check_forwarding(b, a, burst, 60);
         }
         // A sleeping thread also wakes up periodically; the count shows that interrupts woke it here.
         if mode == "interrupt" {

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use etherparse::{EtherType, PacketBuilder, TcpHeader};
 use kit::{
-    Folder, InTime, Namespace, Process, Timely, end_of, expect, inside, linerate, summary, text, until, with_mounts,
-    write_frames,
+    Folder, Namespace, OutputTimeout, Process, Timely, end_of, expect, inside, linerate, summary, text, until,
+    with_mounts, write_frames,
 };
 use linerate::capture::{Reader, Writer};
 use rustix::fs::{CWD, RenameFlags, renameat_with};

@@ -2,7 +2,7 @@
 
 mod kit;
 
-use kit::{Folder, InTime, Process, expect, frames, linerate, summary, text, write_frames};
+use kit::{Folder, OutputTimeout, Process, expect, frames, linerate, summary, text, write_frames};
 use serde_json::Value;
 
 /// Runs a command, which must succeed, and returns its summary.
@@ -393,10 +393,10 @@ fn a_served_card_keeps_nothing_of_its_clients() {
         // The next client is admitted once the previous one has been released.
         expect(0, &mut linerate(&["sink", &port, "--seconds", "0.1", "--json"]));
         if round == 1 {
-            before = (process.counted("fd"), process.counted("maps"));
+            before = (process.proc_count("fd"), process.proc_count("maps"));
         }
     }
-    let after = (process.counted("fd"), process.counted("maps"));
+    let after = (process.proc_count("fd"), process.proc_count("maps"));
     assert!(after.0 <= before.0 + 2 && after.1 <= before.1 + 4, "descriptors and maps: {before:?}, then {after:?}");
     let (code, rest) = process.interrupt();
     let summary = summary(rest.as_bytes());

@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
 
-use kit::{Deadline, Folder, InTime, Process, Timely, expect, linerate, summary, text};
+use kit::{Deadline, Folder, OutputTimeout, Process, Timely, expect, linerate, summary, text};
 use serde_json::{Value, json};
 
 /// A client of a run's control socket.

@@ -6,7 +6,7 @@ mod kit;
 use std::path::Path;
 use std::process::Command;
 
-use kit::{Folder, InTime, Namespace, Process, alone, expect, pair, text};
+use kit::{Folder, Namespace, OutputTimeout, Process, alone, expect, pair, text};
 
 const PAGES: [(&str, &str); 15] = [
     ("README.md", include_str!("../../../README.md")),

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use kit::{Folder, InTime, Process, Timely, end_of, ended_with, expect, linerate, output_of, text};
+use kit::{Folder, OutputTimeout, Process, Timely, end_of, ended_with, expect, linerate, output_of, text};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn full() -> File {

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use kit::{Deadline, Folder, InTime, Process, expect, linerate, output_of, text, until, write_frames};
+use kit::{Deadline, Folder, OutputTimeout, Process, expect, linerate, output_of, text, until, write_frames};
 use linerate::capture::Reader;
 use linerate::traffic::Checker;
 use rustix::process::{Pid, Signal, kill_process};

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 
-use kit::{Folder, InTime, Process, expect, linerate, text};
+use kit::{Folder, OutputTimeout, Process, expect, linerate, text};
 
 /// Prints each line of a file that violates the schema, with the reason, and the number of lines.
 const CHECK: &str = r#"

@@ -4,7 +4,7 @@ mod kit;
 
 use std::io::Write;
 
-use kit::{Folder, InTime, Namespace, Process, alone, expect, frames, inside, pair, summary, write_frames};
+use kit::{Folder, Namespace, OutputTimeout, Process, alone, expect, frames, inside, pair, summary, write_frames};
 use linerate::traffic::Generator;
 use serde_json::Value;
 

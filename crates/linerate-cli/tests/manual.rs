@@ -4,7 +4,7 @@ mod kit;
 
 use std::process::{Command, Stdio};
 
-use kit::{Folder, InTime, expect, linerate, text};
+use kit::{Folder, OutputTimeout, expect, linerate, text};
 
 /// Returns the names of the commands, as listed in the help.
 fn commands() -> Vec<String> {

@@ -3,7 +3,7 @@
 
 mod kit;
 
-use kit::{InTime, Namespace, Process, alone, expect, inside, linerate, summary, text, with_mounts};
+use kit::{Namespace, OutputTimeout, Process, alone, expect, inside, linerate, summary, text, with_mounts};
 use serde_json::Value;
 
 /// Returns a number, which must be positive.

@@ -5,7 +5,7 @@ mod kit;
 use std::process::Stdio;
 
 use kit::{
-    Folder, InTime, Namespace, Process, alone, ended_with, expect, inside, linerate, pair, summary, text, until,
+    Folder, Namespace, OutputTimeout, Process, alone, ended_with, expect, inside, linerate, pair, summary, text, until,
     write_frames,
 };
 

@@ -26,8 +26,8 @@ impl Link {
         let mut forwarder = Process::start(command.args(options));
         // The first line is printed once both TAPs exist and forwarding has begun.
         forwarder.await_output("ports");
-        left.take(&taps[0], &["10.82.0.1/24", "fd82::1/64"]);
-        right.take(&taps[1], &["10.82.0.2/24", "fd82::2/64"]);
+        left.move_interface(&taps[0], &["10.82.0.1/24", "fd82::1/64"]);
+        right.move_interface(&taps[1], &["10.82.0.2/24", "fd82::2/64"]);
         Link { left, right, taps, forwarder }
     }
 

@@ -2,7 +2,7 @@
 
 mod kit;
 
-use kit::{Folder, InTime, alone, expect, frames, linerate, summary, text, write_frames};
+use kit::{Folder, OutputTimeout, alone, expect, frames, linerate, summary, text, write_frames};
 use serde_json::Value;
 
 fn number(value: &Value) -> u64 {

@@ -2,7 +2,7 @@
 
 mod kit;
 
-use kit::{Folder, InTime, Namespace, POLL, Process, alone, expect, inside, pair, summary, text, until};
+use kit::{Folder, Namespace, OutputTimeout, POLL, Process, alone, expect, inside, pair, summary, text, until};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };

@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use kit::{Deadline, InTime, Namespace, Process, expect, inside, linerate, pair, summary, text, until, write_frames};
+use kit::{
+    Deadline, Namespace, OutputTimeout, Process, expect, inside, linerate, pair, summary, text, until, write_frames,
+};
 
 mod kit;
 

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kit::{Deadline, InTime, Process, expect, linerate, text, until, with_mounts};
+use kit::{Deadline, OutputTimeout, Process, expect, linerate, text, until, with_mounts};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 
 mod kit;
@@ -238,11 +238,11 @@ fn ends_of_pipes_that_come_and_go_leave_no_descriptor() {
     let _sink = place.waiting(0, "sink p{1 --seconds 60 --json");
     let open_and_close = || expect(0, &mut place.command(0, "gen p}1 --count 1 --seconds 30"));
     open_and_close();
-    let before = server.counted("fd");
+    let before = server.proc_count("fd");
     (0..20).for_each(|_| drop(open_and_close()));
     let deadline = Deadline::begin();
-    while server.counted("fd") > before {
-        deadline.check(|| format!("the {before} descriptors of before, there are {}", server.counted("fd")));
+    while server.proc_count("fd") > before {
+        deadline.check(|| format!("the {before} descriptors of before, there are {}", server.proc_count("fd")));
         std::thread::yield_now();
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use linerate_core::port::{Link, Port};
-use linerate_testkit::MOST;
+use linerate_testkit::TIME_LIMIT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tempfile::TempDir;
 
@@ -45,10 +45,10 @@ pub fn until_link(port: &Port, is_up: bool) {
 /// Accepts the next connection, and sets a timeout for reads.
 #[track_caller]
 pub fn accepted(listener: &UnixListener) -> UnixStream {
-    let most = Timespec { tv_sec: MOST.as_secs() as i64, tv_nsec: 0 };
+    let most = Timespec { tv_sec: TIME_LIMIT.as_secs() as i64, tv_nsec: 0 };
     assert_eq!(poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&most)), Ok(1), "nothing connects");
     let stream = listener.accept().unwrap().0;
-    stream.set_read_timeout(Some(MOST)).unwrap();
+    stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     stream
 }
 

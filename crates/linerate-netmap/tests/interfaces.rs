@@ -4,7 +4,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use kit::{InTime, World, until};
+use kit::{OutputTimeout, World, until};
 use linerate::share::{Client, RingCounts};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};

@@ -17,9 +17,9 @@ fn packets_pass_pipes_without_copies_however_a_program_waits() {
         let bridge = world.start(&format!("bridge x}}1@1 y{{1@1 {count} {how}"));
         let receiver = world.start(&format!("receive y}}1 {count} {how}"));
         let sender = world.start(&format!("send x{{1 {count} {len} {how}"));
-        sender.says(&format!("sent {count}"));
-        bridge.says(&format!("moved {count} swapped 1"));
-        receiver.says(&format!("received {count} bad 0 disordered 0 missing 0"));
+        sender.expect_line(&format!("sent {count}"));
+        bridge.expect_line(&format!("moved {count} swapped 1"));
+        receiver.expect_line(&format!("received {count} bad 0 disordered 0 missing 0"));
     }
 }
 
@@ -50,8 +50,8 @@ fn the_older_api_is_answered_as_well() {
     let world = World::served(0o600);
     let receiver = world.start("receive old:x}5 10000 poll");
     let sender = world.start("send old:x{5 10000 300 poll");
-    sender.says("sent 10000");
-    receiver.says("received 10000 bad 0 disordered 0 missing 0");
+    sender.expect_line("sent 10000");
+    receiver.expect_line("received 10000 bad 0 disordered 0 missing 0");
 }
 
 #[test]
@@ -111,8 +111,8 @@ fn a_pipe_between_processes_has_monitors() {
             let mut monitor = Process::start(&mut world.command("open seen{8/rt"));
             assert!(monitor.line() == "ready" || monitor.end().2.contains("not open"));
         }
-        sender.says("sent 100000");
-        receiver.says("received 100000 bad 0 disordered 0 missing 0");
+        sender.expect_line("sent 100000");
+        receiver.expect_line("received 100000 bad 0 disordered 0 missing 0");
     }
 }
 
@@ -220,7 +220,7 @@ fn packets_outside_buffers_can_be_long() {
         let receiver = world.start("receive valeIn:b 300 poll");
         // A switch drops packets when there is no room, so more are sent than received.
         let sender = world.start(&format!("indirect valeIn:a 3000 {len}"));
-        sender.says("sent 3000");
+        sender.expect_line("sent 3000");
         let (code, said) = receiver.ended();
         assert!(code == Some(0) && said.contains(" bad 0 disordered 0 "), "{len}: {said}");
     }

@@ -65,9 +65,9 @@ impl Pair {
             let (_from, _to) = (self.start("open", from, ""), self.start("open", to, ""));
             let monitor = self.start("receive", monitor, &format!("{COUNT} poll"));
             let sender = self.start("send", from, &format!("{COUNT} {len} poll"));
-            monitor.says(&all());
-            self.start("receive", to, &format!("{COUNT} poll")).says(&all());
-            sender.says(&format!("sent {COUNT}"));
+            monitor.expect_line(&all());
+            self.start("receive", to, &format!("{COUNT} poll")).expect_line(&all());
+            sender.expect_line(&format!("sent {COUNT}"));
         }
     }
 }
@@ -95,8 +95,8 @@ fn a_zero_copy_monitor_waits_until_its_port_has_read() {
         let _near = pair.start("open", &pair.near, "");
         let holder = pair.start("hold", &pair.monitored, &COUNT.to_string());
         let sender = pair.start("send", &pair.far, &format!("{COUNT} 60 poll"));
-        holder.says(&all());
-        sender.says(&format!("sent {COUNT}"));
+        holder.expect_line(&all());
+        sender.expect_line(&format!("sent {COUNT}"));
     }
 }
 
@@ -108,9 +108,9 @@ fn a_zero_copy_monitor_of_a_switch_s_port_does_not_wait_for_a_receiver() {
             let (_near, _far) = (pair.start("open", &pair.near, ""), pair.start("open", &pair.far, ""));
             let monitor = pair.start("receive", &format!("{}/z", pair.monitored), &format!("{COUNT} poll"));
             let sender = pair.start("send", &pair.near, &format!("{COUNT} {len} poll"));
-            monitor.says(&all());
-            sender.says(&format!("sent {COUNT}"));
-            pair.start("receive", &pair.far, &format!("{COUNT} poll")).says(&all());
+            monitor.expect_line(&all());
+            sender.expect_line(&format!("sent {COUNT}"));
+            pair.start("receive", &pair.far, &format!("{COUNT} poll")).expect_line(&all());
         }
     }
 }
@@ -123,8 +123,8 @@ fn a_zero_copy_monitor_of_a_pipe_waits_for_the_other_end() {
         let _far = pipe.start("open", &pipe.far, "");
         let mut keeper = pipe.start("keep", &pipe.near, &format!("{COUNT} {len}"));
         assert_eq!(keeper.line(), "blocked", "{}", keeper.end().2);
-        pipe.start("receive", &pipe.far, &format!("{COUNT} poll")).says(&all());
-        keeper.says(&all());
+        pipe.start("receive", &pipe.far, &format!("{COUNT} poll")).expect_line(&all());
+        keeper.expect_line(&all());
     }
 }
 
@@ -143,9 +143,9 @@ fn every_other_port_of_a_switch_receives_a_broadcast() {
             let others = ports.iter().enumerate().filter(|(n, _)| *n != sender);
             let receivers: Vec<_> =
                 others.map(|(_, port)| world.start(&format!("receive {port} {COUNT} poll"))).collect();
-            world.start(&format!("send {} {COUNT} 274 poll", ports[sender])).says(&format!("sent {COUNT}"));
+            world.start(&format!("send {} {COUNT} 274 poll", ports[sender])).expect_line(&format!("sent {COUNT}"));
             for receiver in receivers {
-                receiver.says(&all());
+                receiver.expect_line(&all());
             }
         }
     }
@@ -159,8 +159,8 @@ fn a_pipe_passes_frames_in_both_directions() {
     for (from, to) in [(&pipe.far, &pipe.near), (&pipe.near, &pipe.far)] {
         for len in LENGTHS {
             let receiver = pipe.start("receive", to, &format!("{COUNT} poll"));
-            pipe.start("send", from, &format!("{COUNT} {len} poll")).says(&format!("sent {COUNT}"));
-            receiver.says(&all());
+            pipe.start("send", from, &format!("{COUNT} {len} poll")).expect_line(&format!("sent {COUNT}"));
+            receiver.expect_line(&all());
         }
     }
 }

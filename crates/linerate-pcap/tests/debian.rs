@@ -10,7 +10,7 @@ use linerate::traffic::{Generator, Template};
 use rustix::process::{Pid, Signal, kill_process};
 
 mod kit;
-use kit::{Deadline, Debian, InTime, Namespace, World, end_of, is_in_state, object};
+use kit::{Deadline, Debian, Namespace, OutputTimeout, World, end_of, is_in_state, object};
 
 /// Numbers of UDP and TCP frames that the programs see.
 const UDP: usize = 20;

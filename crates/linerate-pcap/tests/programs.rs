@@ -8,7 +8,7 @@ use linerate::Batch;
 use rustix::process::{Pid, Signal, kill_process};
 
 mod kit;
-use kit::{Deadline, InTime, Namespace, Process, World, capture, folder, port, program, send};
+use kit::{Deadline, Namespace, OutputTimeout, Process, World, capture, folder, port, program, send};
 
 /// tcpdump with this object on a port prints and writes the same as with the system's libpcap on the port's interface,
 /// for the same frames.
@@ -43,7 +43,7 @@ fn tcpdump_shows_the_same_on_a_port_and_on_its_interface() {
         let mut send = namespace.command("tcpreplay", false);
         let sent = send.args(["-q", "-i", "v0", "--pps", "2000"]).arg(&frames).output_in_time();
         assert!(sent.expect("tcpreplay is there").status.success());
-        let [theirs, ours] = both.map(Process::said);
+        let [theirs, ours] = both.map(Process::stdout_of_success);
         assert_eq!(ours, theirs, "{arguments:?}");
         assert!(arguments.contains(&"-w") || theirs.lines().count() >= 3, "{theirs}");
     }
@@ -65,7 +65,7 @@ fn calls_return_the_same_on_a_port_and_on_its_interface() {
     let program = program().display().to_string();
     let [theirs, ours] = [("v1", false), ("packet:v1", true)].map(|(device, is_ours)| {
         let mut command = namespace.command(&program, is_ours);
-        Process::start(command.args(["api", device])).said().replace(device, "v1")
+        Process::start(command.args(["api", device])).stdout_of_success().replace(device, "v1")
     });
     assert_eq!(ours, theirs);
     assert!(theirs.lines().count() > 50, "{theirs}");
@@ -74,12 +74,12 @@ fn calls_return_the_same_on_a_port_and_on_its_interface() {
 /// The error of a port that captures only one direction names the port for the other one.
 #[test]
 fn a_refused_direction_has_an_alternative() {
-    let said = World::new().start(&["outgoing", "vale64:a"]).said();
+    let said = World::new().start(&["outgoing", "vale64:a"]).stdout_of_success();
     assert_eq!(said, "-1 this port captures what it receives; what it sends has the name vale64:a+t\n");
     let namespace = Namespace::new("direction");
     let outgoing = |device: &str, is_ours| {
         let mut command = namespace.command(&program().display().to_string(), is_ours);
-        Process::start(command.args(["outgoing", device])).said()
+        Process::start(command.args(["outgoing", device])).stdout_of_success()
     };
     let said = outgoing("packet:v0?ring=64", true);
     assert_eq!(said, "-1 this port captures what it receives; what the interface sends: capture from v0\n");
@@ -107,7 +107,7 @@ fn frames_of_a_larger_mtu_are_captured() {
     }
     let sent = namespace.command("tcpreplay", false).args(["-q", "-i", "v0"]).arg(&frames).output_in_time();
     assert!(sent.expect("tcpreplay is there").status.success());
-    let [theirs, ours] = both.map(Process::said);
+    let [theirs, ours] = both.map(Process::stdout_of_success);
     assert_eq!(ours, theirs);
     assert!(theirs.contains("length 9014"), "{theirs}");
 }
@@ -116,7 +116,7 @@ fn frames_of_a_larger_mtu_are_captured() {
 #[test]
 fn a_descriptor_wakes_a_program_for_frames_alone() {
     let world = World::new();
-    let said = world.start(&["wakes", "sim:wakes?rate=20k", "20000"]).said();
+    let said = world.start(&["wakes", "sim:wakes?rate=20k", "20000"]).stdout_of_success();
     let numbers: Vec<u64> = said.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
     let [frames, in_vain] = numbers[..] else { panic!("{said}") };
     assert!(frames >= 20_000 && in_vain <= frames, "{said}");
@@ -127,14 +127,14 @@ fn a_descriptor_wakes_a_program_for_frames_alone() {
 fn a_child_closes_its_parent_s_handle() {
     let world = World::new();
     for device in ["sim:child?rate=20k", "faulty:sim:child2?rate=20k&drop=1%"] {
-        assert_eq!(world.start(&["child", device, "30"]).said(), "90 frames\n", "{device}");
+        assert_eq!(world.start(&["child", device, "30"]).stdout_of_success(), "90 frames\n", "{device}");
     }
 }
 
 /// A child can open another port and capture from it, although fork(2) leaves it without its parent's threads.
 #[test]
 fn a_child_captures_from_a_port_of_its_own() {
-    let said = World::new().start(&["opens", "sim:parent?rate=20k", "sim:own?rate=20k", "60"]).said();
+    let said = World::new().start(&["opens", "sim:parent?rate=20k", "sim:own?rate=20k", "60"]).stdout_of_success();
     assert_eq!(said, "180 frames\n");
 }
 
@@ -147,8 +147,8 @@ fn a_child_sends_beside_its_parent() {
     let mut tcpdump = Process::start(tcpdump.args(["-i", "v1", "-nn", "-t", "-x", "-c", "401"]));
     tcpdump.await_error("listening on");
     let mut both = namespace.command(&program, true);
-    assert_eq!(Process::start(both.args(["both", "packet:v0", "200"])).said(), "sent\n");
-    let all = tcpdump.said();
+    assert_eq!(Process::start(both.args(["both", "packet:v0", "200"])).stdout_of_success(), "sent\n");
+    let all = tcpdump.stdout_of_success();
     let frames = all.split("\n\t0x0000:").skip(1);
     let mut marks: Vec<&str> = frames.map(|frame| &frame[17..21]).collect();
     marks.sort_unstable();
@@ -159,7 +159,7 @@ fn a_child_sends_beside_its_parent() {
 /// A child gets statistics while a thread that exists only in the parent holds the port's lock.
 #[test]
 fn a_child_waits_for_no_thread_of_its_parent() {
-    assert_eq!(World::new().start(&["asks", "asked{1"]).said(), "asked\n");
+    assert_eq!(World::new().start(&["asks", "asked{1"]).stdout_of_success(), "asked\n");
 }
 
 /// A child does not write to the ring of a served port while its parent runs. Once the parent has ended, the child owns
@@ -169,7 +169,7 @@ fn a_daemon_sends_when_its_parent_has_ended() {
     let world = World::new();
     let mut receiver = port("vale87:receiver");
     let mut rx = receiver.rx(0).unwrap();
-    let said = world.start(&["daemon", "vale87:daemon"]).said();
+    let said = world.start(&["daemon", "vale87:daemon"]).stdout_of_success();
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines[0].starts_with("-1 ") && lines[0].contains("open the port in this process"), "{said}");
     assert_eq!(lines[1], "60", "{said}");
@@ -192,7 +192,7 @@ fn received_and_dropped_are_all_that_was_sent() {
     let mut tx = other.tx(0).unwrap();
     send(&other, &mut tx, SENT);
     slow.stop();
-    let said = slow.said();
+    let said = slow.stdout_of_success();
     let numbers: Vec<u64> = said.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
     let [frames, received, dropped, disorder] = numbers[..] else { panic!("{said}") };
     assert_eq!((frames, disorder), (received, 0), "{said}");
@@ -210,7 +210,7 @@ fn a_filter_decides_what_is_counted() {
     let mut tx = other.tx(0).unwrap();
     send(&other, &mut tx, 4000);
     loops.stop();
-    assert_eq!(loops.said(), "1000 frames, 1000 received, 0 dropped, 0 times not in order\n");
+    assert_eq!(loops.stdout_of_success(), "1000 frames, 1000 received, 0 dropped, 0 times not in order\n");
 }
 
 /// A frame's timestamp is the time at which its sender passed it to the switch, however late the program receives it.
@@ -228,7 +228,7 @@ fn frames_have_the_time_of_their_sending() {
     let after = now() + 100;
     while now() < after + 5_000_000 {}
     kill_process(Pid::from_child(&program.child), Signal::CONT).unwrap();
-    let times: Vec<u64> = program.said().lines().map(|line| line.parse().unwrap()).collect();
+    let times: Vec<u64> = program.stdout_of_success().lines().map(|line| line.parse().unwrap()).collect();
     assert!(times.len() == 100 && times.is_sorted_by(|a, b| a < b), "{times:?}");
     assert!(before <= times[0] && times[99] <= after, "{before} <= {times:?} <= {after}");
 }
@@ -260,7 +260,7 @@ fn programs_wait_for_the_descriptor() {
         for count in [1, 1, 98, 400] {
             send(&other, &mut tx, count);
         }
-        assert_eq!(waits.said(), "500 frames, 500 received, 0 dropped, 0 times not in order\n", "{how}");
+        assert_eq!(waits.stdout_of_success(), "500 frames, 500 received, 0 dropped, 0 times not in order\n", "{how}");
     }
 }
 
@@ -280,7 +280,7 @@ fn a_descriptor_without_frames_is_not_readable() {
     let mut tx = other.tx(0).unwrap();
     send(&other, &mut tx, 1);
     drop(quiet.child.stdin.take());
-    assert_eq!(quiet.said(), "is_readable(pcap, 20000): 1\npcap_dispatch(pcap, -1, each, NULL): 1\n");
+    assert_eq!(quiet.stdout_of_success(), "is_readable(pcap, 20000): 1\npcap_dispatch(pcap, -1, each, NULL): 1\n");
 }
 
 /// A blocking call waits for a frame that passes the filter, even if the program has the descriptor. If the descriptor
@@ -308,7 +308,7 @@ fn calls_wait_for_frames_that_pass_the_filter() {
         }
         waits.wait_for_sleep();
         send(&other, &mut tx, 1);
-        assert_eq!(waits.said(), "pcap_next_ex: 1\n", "{how}");
+        assert_eq!(waits.stdout_of_success(), "pcap_next_ex: 1\n", "{how}");
     }
 }
 
@@ -321,13 +321,13 @@ fn a_monitor_shows_what_another_program_sends() {
         assert_eq!(one.line(), "ready");
         one
     });
-    let list = world.start(&["list"]).said();
+    let list = world.start(&["list"]).stdout_of_success();
     assert!(list.lines().any(|name| name == "vale94:a"), "{list}");
     let mut other = port("vale94:b");
     let mut tx = other.tx(0).unwrap();
     send(&other, &mut tx, 300);
     for one in running {
-        assert_eq!(one.said(), "300 frames, 300 received, 0 dropped, 0 times not in order\n");
+        assert_eq!(one.stdout_of_success(), "300 frames, 300 received, 0 dropped, 0 times not in order\n");
     }
 }
 
@@ -337,7 +337,7 @@ fn programs_send() {
     let world = World::new();
     let mut other = port("vale95:b");
     let mut rx = other.rx(0).unwrap();
-    let said = world.start(&["send", "vale95:a", "500"]).said();
+    let said = world.start(&["send", "vale95:a", "500"]).stdout_of_success();
     assert_eq!(said, "too long: -1 send: Message too long\nsent\n");
     let (mut batch, mut numbers) = (Batch::new(), Vec::new());
     let deadline = Deadline::begin();
@@ -364,7 +364,7 @@ fn loops_end_in_every_way() {
     send(&other, &mut tx, 12);
     let ends =
         ["pcap_loop(pcap, -1, leave_early, NULL): -2", "count: 5", "count: 3", "pcap_loop(pcap, 4, each, NULL): 0"];
-    assert_eq!(breaks.said(), format!("{}\ncount: 7\n", ends.join("\n")));
+    assert_eq!(breaks.stdout_of_success(), format!("{}\ncount: 7\n", ends.join("\n")));
 }
 
 /// Calls for statistics, sending, descriptors and filters do not wait for a thread that waits for frames. Signal
@@ -451,7 +451,7 @@ fn random_calls_leave_nothing_behind() {
     let _sender = port("vale97:b");
     let calls = std::env::var("LINERATE_CALLS").unwrap_or("1000".to_string());
     for (device, seed) in [("vale97:a", "1"), ("vale97:b+rt", "2")] {
-        assert_eq!(world.start(&["churn", device, &calls, seed]).said(), "0 descriptors more\n");
+        assert_eq!(world.start(&["churn", device, &calls, seed]).stdout_of_success(), "0 descriptors more\n");
     }
 }
 
@@ -474,7 +474,7 @@ fn a_loop_sleeps_and_ends_with_its_port() {
 #[test]
 fn names_that_cannot_be_opened_are_explained() {
     let world = World::new();
-    let refused = |device: &str| world.start(&["api", device]).said();
+    let refused = |device: &str| world.start(&["api", device]).stdout_of_success();
     let said = world.start(&["loop", "sim:x?sise=64", "0"]).end().1;
     assert!(said.contains("sise=64: there is no such option (did you mean size?); there are"), "{said}");
     let said = world.start(&["loop", "nosuch0", "0"]).end().1;
@@ -502,9 +502,9 @@ fn names_that_cannot_be_opened_are_explained() {
 fn threads_are_cancelled_in_every_call() {
     let world = World::new();
     // Asleep: six calls, two cancellation types, twice.
-    assert_eq!(world.start(&["cancel", "vale73:a", "0"]).said(), "24 cancelled\n");
+    assert_eq!(world.start(&["cancel", "vale73:a", "0"]).stdout_of_success(), "24 cancelled\n");
     // At any moment, while frames arrive.
-    assert_eq!(world.start(&["cancel", "sim:cancel?rate=50k", "40"]).said(), "560 cancelled\n");
+    assert_eq!(world.start(&["cancel", "sim:cancel?rate=50k", "40"]).stdout_of_success(), "560 cancelled\n");
 }
 
 /// Without the system's libpcap, the functions that return texts return no null pointer, since programs print them
@@ -515,10 +515,10 @@ fn texts_are_there_without_the_system_s_libpcap() {
     let hidden = "for file in /usr/lib/*-linux-gnu/libpcap.so.*.*.*; do mount --bind /dev/null \"$file\" || exit; done; exec \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", hidden, "sh"]).arg(program()).args(["texts", ""]);
-    let said =
-        Process::start(command.env("LD_LIBRARY_PATH", folder()).env("LINERATE_PORTS", world.folder.path())).said();
+    let said = Process::start(command.env("LD_LIBRARY_PATH", folder()).env("LINERATE_PORTS", world.folder.path()))
+        .stdout_of_success();
     assert!(said.starts_with("linerate's libpcap") && said.matches("apt install libpcap0.8").count() == 2, "{said}");
-    let theirs = Process::start(Command::new(program()).args(["texts", ""])).said();
+    let theirs = Process::start(Command::new(program()).args(["texts", ""])).stdout_of_success();
     assert!(theirs.starts_with("libpcap version") && !theirs.contains("apt install"), "{theirs}");
 }
 
@@ -558,7 +558,7 @@ fn several_handles_share_a_port() {
         send(&other, &mut tx, 10);
         assert_eq!(several.line(), "ready", "{device}");
         send(&other, &mut tx, 100);
-        let said = several.said();
+        let said = several.stdout_of_success();
         let frames = |line: &str| line.split(' ').nth(1).unwrap().parse::<u64>().unwrap();
         let counts: Vec<u64> = said.lines().map(frames).collect();
         assert_eq!(said.matches(" frames, 0 dropped").count(), 3, "{device}: {said}");
@@ -600,20 +600,20 @@ fn programs_that_filter_their_system_calls_capture() {
         command
     };
     let filtered = started(own(), "sim:filtered?rate=1k", lists("and of `sim:`", &[]));
-    assert_eq!(filtered.said(), "3 frames\n");
+    assert_eq!(filtered.stdout_of_success(), "3 frames\n");
 
     let namespace = Namespace::new("filtered");
     let inside = || namespace.command(&program().display().to_string(), true);
     let filtered = started(inside(), "packet:v0", lists("and of `packet:IF`", &[]));
-    assert_eq!(Process::start(inside().args(["both", "packet:v1", "10"])).said(), "sent\n");
-    assert_eq!(filtered.said(), "3 frames\n");
+    assert_eq!(Process::start(inside().args(["both", "packet:v1", "10"])).stdout_of_success(), "sent\n");
+    assert_eq!(filtered.stdout_of_success(), "3 frames\n");
 
     let first = "the first frame that is sent at a served port";
     let filtered = started(own(), "vale69:a", lists("and of a served port", &[first]));
     let mut other = port("vale69:b");
     let mut tx = other.tx(0).unwrap();
     send(&other, &mut tx, 3);
-    assert_eq!(filtered.said(), "3 frames\n");
+    assert_eq!(filtered.stdout_of_success(), "3 frames\n");
 }
 
 /// A program that drops its privileges or its file system after it has opened a port can send and receive.
@@ -634,7 +634,7 @@ fn programs_that_restrict_themselves_send() {
                 rx.recv(&mut batch);
             }
             send(&other, &mut tx, 3);
-            assert_eq!(restricted.said(), "3 frames\n", "{device}, {how}");
+            assert_eq!(restricted.stdout_of_success(), "3 frames\n", "{device}, {how}");
         }
     }
 }
@@ -643,5 +643,5 @@ fn programs_that_restrict_themselves_send() {
 /// (seccomp(2)).
 #[test]
 fn the_system_s_libpcap_is_loaded_with_the_first_handle() {
-    assert_eq!(World::new().start(&["early", "vale77:a"]).said(), "is_there: 1\n");
+    assert_eq!(World::new().start(&["early", "vale77:a"]).stdout_of_success(), "is_there: 1\n");
 }

@@ -12,7 +12,9 @@ use linerate::capture::Writer;
 use linerate::port::RxQueue;
 
 mod kit;
-use kit::{Deadline, Debian, InTime, Namespace, Process, Timely, World, capture, compiled, end_of, object, port, send};
+use kit::{
+    Deadline, Debian, Namespace, OutputTimeout, Process, Timely, World, capture, compiled, end_of, object, port, send,
+};
 
 /// Returns the path of the program that uses packet sockets.
 fn program() -> &'static Path {
@@ -53,7 +55,7 @@ fn received(rx: &mut RxQueue, count: usize, is_last: impl Fn(&[u8]) -> bool) -> 
 fn calls_return_the_same_on_a_port_and_on_its_interface() {
     let namespace = Namespace::new("sockets");
     let [theirs, ours] =
-        [false, true].map(|is_ours| Process::start(&mut inside(&namespace, &["calls"], is_ours)).said());
+        [false, true].map(|is_ours| Process::start(&mut inside(&namespace, &["calls"], is_ours)).stdout_of_success());
     assert_eq!(ours.replace("packet:v1", "v1"), theirs);
     assert!(theirs.lines().count() > 75 && theirs.contains("own: 18 bytes, family 17, protocol 0003"), "{theirs}");
 }
@@ -106,7 +108,7 @@ fn frames_are_received_the_same_on_a_port_and_on_its_interface() {
         let sent = sender.args(["-q", "-i", "v0", "--pps", "5000"]).arg(&frames).output_in_time();
         assert!(sent.expect("tcpreplay is there: apt install tcpreplay").status.success());
         for (said, running) in said.iter_mut().zip(both) {
-            *said += &running.said();
+            *said += &running.stdout_of_success();
         }
         // Both programs end at the first last frame. Ignore the counters: another frame may have arrived.
         let [theirs, ours] = said.map(|said| {
@@ -127,7 +129,7 @@ fn frames_arrive_that_are_sent_in_every_way() {
     let mut rx = other.rx(0).unwrap();
     let sender = Process::start(world.command(program()).args(["send", "vale111:a", &COUNT.to_string()]));
     let frames = received(&mut rx, COUNT, |_| false);
-    assert_eq!(sender.said(), "");
+    assert_eq!(sender.stdout_of_success(), "");
     let number = |frame: &[u8]| usize::from(u16::from_be_bytes([frame[14], frame[15]]));
     for frame in &frames {
         assert_eq!((frame.len(), &frame[..6], &frame[12..14]), (60, &[2, 0, 0, 0, 0, 1][..], &[0x88, 0xb5][..]));
@@ -158,16 +160,16 @@ fn tcpreplay_replays_a_capture() {
     };
     let running = replay("vale112:a");
     assert!(received(&mut rx, 1000, |_| false) == expected);
-    let said = running.said();
+    let said = running.stdout_of_success();
     assert!(
         said.contains("Successful packets:        1000") && said.contains("Failed packets:            0"),
         "{said}"
     );
-    let said = replay("pcap:o?write").said();
+    let said = replay("pcap:o?write").stdout_of_success();
     assert!(said.contains("Successful packets:        1000"), "{said}");
     let [mut read] = linerate::Options::default().open([&format!("pcap:{}/o", scratch.path().display())]).unwrap();
     assert!(received(&mut read.rx(0).unwrap(), 1000, |_| false) == expected);
-    let said = replay("sim:0").said();
+    let said = replay("sim:0").stdout_of_success();
     assert!(said.contains("Successful packets:        1000"), "{said}");
 }
 
@@ -241,7 +243,8 @@ sniffer.join()
 print([p[ARP].psrc for p in sniffer.results], get_if_hwaddr(port))
 "#;
     let said = with_responder("vale113:r", || {
-        Process::start(world.command_of(debian, "/usr/bin/python3").args(["-c", script, "vale113:s"])).said()
+        Process::start(world.command_of(debian, "/usr/bin/python3").args(["-c", script, "vale113:s"]))
+            .stdout_of_success()
     });
     let address = said.trim_end().rsplit(' ').next().unwrap().to_string();
     let expected =
@@ -256,17 +259,17 @@ fn arp_scan_and_arping_find_hosts() {
     let world = World::new();
     with_responder("vale114:r", || {
         let scan = ["-I", "vale114:s", "--arpspa=10.0.0.9", "--plain", "10.0.0.1-10.0.0.6"];
-        let said = Process::start(world.command("/usr/sbin/arp-scan").args(scan)).said();
+        let said = Process::start(world.command("/usr/sbin/arp-scan").args(scan)).stdout_of_success();
         let hosts: Vec<&str> = said.lines().map(|line| line.split('\t').next().unwrap()).collect();
         assert_eq!(hosts, ["10.0.0.2", "10.0.0.4", "10.0.0.6"], "{said}");
         // On a port private to the program, the socket queries the address while the handle has the port.
         for port in ["p114{1", "sim:114", "vale114:o"] {
             let scan = ["-I", port, "--arpspa=10.0.0.9", "-r", "1", "10.0.0.1-10.0.0.3"];
-            let said = Process::start(world.command("/usr/sbin/arp-scan").args(scan)).said();
+            let said = Process::start(world.command("/usr/sbin/arp-scan").args(scan)).stdout_of_success();
             assert!(said.contains(&format!("Interface: {port}, type: EN10MB, MAC: 02:")), "{said}");
         }
         let ping = ["-I", "vale114:p", "-S", "10.0.0.9", "-c", "2", "10.0.0.8"];
-        let said = Process::start(world.command("/usr/sbin/arping").args(ping)).said();
+        let said = Process::start(world.command("/usr/sbin/arping").args(ping)).stdout_of_success();
         assert!(said.contains("2 packets transmitted, 2 packets received"), "{said}");
     });
 }
@@ -276,7 +279,7 @@ fn arp_scan_and_arping_find_hosts() {
 fn descriptors_of_handles_accept_requests_about_interfaces() {
     let namespace = Namespace::new("asks");
     let [theirs, ours] =
-        [false, true].map(|is_ours| Process::start(&mut inside(&namespace, &["asks"], is_ours)).said());
+        [false, true].map(|is_ours| Process::start(&mut inside(&namespace, &["asks"], is_ours)).stdout_of_success());
     assert_eq!(ours, theirs);
     assert!(theirs.lines().count() == 85 && theirs.contains("SIOCGIFHWADDR, &request): 0"), "{theirs}");
 }
@@ -288,7 +291,7 @@ fn dumps_of_links_contain_ports() {
     let world = World::new();
     let [theirs, ours] = [("lo", false), ("vale123:a", true)].map(|(name, is_ours)| {
         let mut command = if is_ours { world.command(program()) } else { Command::new(program()) };
-        Process::start(command.args(["links", name])).said()
+        Process::start(command.args(["links", name])).stdout_of_success()
     });
     let port = "vale123:a 1 11043 1500 02";
     for (theirs, ours) in theirs.lines().zip(ours.lines()) {
@@ -305,7 +308,7 @@ fn sockets_survive_hostile_programs() {
     let world = World::new();
     let mut other = port("vale115:b");
     let mut rx = other.rx(0).unwrap();
-    let said = Process::start(world.command(program()).args(["hostile", "vale115:a"])).said();
+    let said = Process::start(world.command(program()).args(["hostile", "vale115:a"])).stdout_of_success();
     let expected = [
         "waitpid(child, &status, 0) == child: 1",
         "status: 0",
@@ -485,7 +488,7 @@ fn random_calls_leave_nothing_behind() {
     let _sender = port("vale117:b");
     let calls = std::env::var("LINERATE_CALLS").unwrap_or("2000".to_string());
     for (name, seed) in [("vale117:a", "1"), ("null:", "2"), ("vale117:c", "3")] {
-        let said = Process::start(world.command(program()).args(["churn", name, &calls, seed])).said();
+        let said = Process::start(world.command(program()).args(["churn", name, &calls, seed])).stdout_of_success();
         assert_eq!(said, "0 descriptors and 0 threads more\n");
     }
 }
@@ -505,7 +508,7 @@ fn ports_need_no_privileges() {
         command.args(["send", interface, "700"]).env("LD_PRELOAD", at.join("object.so"));
         Process::start(command.env("LINERATE_PORTS", at).current_dir(at).uid(65534).gid(65534))
     };
-    assert_eq!(start("pcap:o?write").said(), "");
+    assert_eq!(start("pcap:o?write").stdout_of_success(), "");
     let [mut read] = linerate::Options::default().open([&format!("pcap:{}/o", at.display())]).unwrap();
     let mut numbers: Vec<u16> = received(&mut read.rx(0).unwrap(), 700, |_| false)
         .iter()
@@ -526,7 +529,7 @@ fn ports_need_no_privileges() {
 #[test]
 fn threads_are_cancelled_in_every_call() {
     let world = World::new();
-    let said = Process::start(world.command(program()).args(["cancel", "sim:c?rate=20k", "30"])).said();
+    let said = Process::start(world.command(program()).args(["cancel", "sim:c?rate=20k", "30"])).stdout_of_success();
     assert_eq!(said, "1800 cancelled\n");
 }
 
@@ -539,6 +542,6 @@ fn a_socket_shares_the_port_of_an_open_handle() {
     let mut other = port("vale122:b");
     let (mut rx, mut tx) = (other.rx(0).unwrap(), other.tx(0).unwrap());
     send(&other, &mut tx, 100);
-    assert_eq!(shares.said(), "100 frames of the socket, 100 of the handle\n");
+    assert_eq!(shares.stdout_of_success(), "100 frames of the socket, 100 of the handle\n");
     assert_eq!(received(&mut rx, 2, |_| false).len(), 2);
 }

@@ -34,7 +34,7 @@ impl Debian {
 
     /// Returns the words to put before a program and its arguments. The process becomes the program (exec). It can
     /// access temporary files, and files that were built with the test.
-    pub fn words(self) -> Vec<String> {
+    pub fn command_prefix(self) -> Vec<String> {
         if self == Debian::Own {
             return Vec::new();
         }
@@ -50,7 +50,7 @@ impl Debian {
 
     /// Returns the command of a program.
     pub fn command(self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let words = self.words();
+        let words = self.command_prefix();
         let Some((first, rest)) = words.split_first() else { return Command::new(program) };
         let mut command = Command::new(first);
         command.args(rest).arg(program);

@@ -18,4 +18,4 @@ pub use build::{built, compiled};
 pub use debian::Debian;
 pub use namespace::Namespace;
 pub use process::{POLL, Process, ended_with, expect, is_in_state, text};
-pub use wait::{Deadline, InTime, MOST, Timely, end_of, output_of, until};
+pub use wait::{Deadline, OutputTimeout, TIME_LIMIT, Timely, end_of, output_of, until};

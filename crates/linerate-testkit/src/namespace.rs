@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::process::Command;
 
 use crate::process::{Process, expect, text};
-use crate::wait::InTime;
+use crate::wait::OutputTimeout;
 
 /// A network namespace. Dropping this value deletes it.
 pub struct Namespace {
@@ -70,7 +70,7 @@ impl Namespace {
 
     /// Moves an interface into the namespace, and assigns addresses to it.
     #[track_caller]
-    pub fn take(&self, interface: &str, addresses: &[&str]) {
+    pub fn move_interface(&self, interface: &str, addresses: &[&str]) {
         expect(0, Command::new("ip").args(["link", "set", interface, "netns", &self.name]));
         self.run("ip link set lo up");
         for address in addresses {

@@ -121,12 +121,12 @@ impl Process {
     /// Waits until the program has this many threads.
     #[track_caller]
     pub fn wait_for_threads(&self, count: usize) {
-        until(format_args!("{count} threads of the program"), || self.counted("task") >= count);
+        until(format_args!("{count} threads of the program"), || self.proc_count("task") >= count);
     }
 
     /// Returns the number of entries of the folder `what` in the process's `/proc` folder, or the number of lines if
     /// `what` is a file.
-    pub fn counted(&self, what: &str) -> usize {
+    pub fn proc_count(&self, what: &str) -> usize {
         let path = Path::new("/proc").join(self.id().to_string()).join(what);
         match path.is_dir() {
             true => std::fs::read_dir(path).unwrap().count(),
@@ -186,7 +186,7 @@ impl Process {
 
     /// Waits for the process's end, and returns the rest of standard output. The process must succeed.
     #[track_caller]
-    pub fn said(self) -> String {
+    pub fn stdout_of_success(self) -> String {
         let (status, said, errors) = self.end();
         assert!(status.success(), "{status}: {said}{errors}");
         said
@@ -194,7 +194,7 @@ impl Process {
 
     /// Waits for the process's end. The process must succeed, print this line, and no errors.
     #[track_caller]
-    pub fn says(self, line: &str) {
+    pub fn expect_line(self, line: &str) {
         let (status, said, errors) = self.end();
         assert!(
             status.success() && said.trim_end() == line && errors.is_empty(),

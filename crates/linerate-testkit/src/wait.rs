@@ -1,4 +1,4 @@
-//! Waits with a time limit. After [`MOST`] they fail with a message that names the awaited event.
+//! Waits with a time limit. After [`TIME_LIMIT`] they fail with a message that names the awaited event.
 
 use std::fmt::Display;
 use std::io::{self, Read};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The longest wait. It detects hangs; it does not check speed, because the machine may be busy.
-pub const MOST: Duration = Duration::from_secs(180);
+pub const TIME_LIMIT: Duration = Duration::from_secs(180);
 
 /// The time limit of a loop in a test.
 pub struct Deadline(Instant);
@@ -25,7 +25,7 @@ impl Deadline {
     #[track_caller]
     pub fn check<D: Display>(&self, what: impl FnOnce() -> D) {
         let waited = self.0.elapsed();
-        assert!(waited < MOST, "after {} s still waiting for {}", waited.as_secs(), what());
+        assert!(waited < TIME_LIMIT, "after {} s still waiting for {}", waited.as_secs(), what());
     }
 }
 
@@ -39,14 +39,17 @@ pub fn until(what: impl Display, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The output of another process. A read fails if no data arrives within [`MOST`].
+/// The output of another process. A read fails if no data arrives within [`TIME_LIMIT`].
 pub struct Timely<R>(pub R);
 
 impl<R: Read + AsFd> Read for Timely<R> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let most = Timespec { tv_sec: MOST.as_secs() as i64, tv_nsec: 0 };
+        let most = Timespec { tv_sec: TIME_LIMIT.as_secs() as i64, tv_nsec: 0 };
         if poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&most))? == 0 {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("nothing came for {} s", MOST.as_secs())));
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("nothing came for {} s", TIME_LIMIT.as_secs()),
+            ));
         }
         self.0.read(bytes)
     }
@@ -85,12 +88,12 @@ pub fn output_of(mut child: Child) -> Output {
 }
 
 /// As [`Command::output`], with a time limit.
-pub trait InTime {
-    /// Returns the status and all output. Fails if the command neither prints nor ends within [`MOST`].
+pub trait OutputTimeout {
+    /// Returns the status and all output. Fails if the command neither prints nor ends within [`TIME_LIMIT`].
     fn output_in_time(&mut self) -> io::Result<Output>;
 }
 
-impl InTime for Command {
+impl OutputTimeout for Command {
     #[track_caller]
     fn output_in_time(&mut self) -> io::Result<Output> {
         self.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map(output_of)

@@ -45,7 +45,7 @@ impl Bench {
 
     fn stranger(&self) -> Stranger {
         let socket = UnixStream::connect(&self.path).unwrap();
-        socket.set_read_timeout(Some(linerate_testkit::MOST)).unwrap();
+        socket.set_read_timeout(Some(linerate_testkit::TIME_LIMIT)).unwrap();
         Stranger { socket, id: 0 }
     }
 
@@ -580,6 +580,6 @@ fn a_client_that_comes_when_descriptors_run_out_is_served_later() {
     assert_eq!(stranger.reply(), None, "there is no descriptor for it");
     assert!(used() - before < 500_000, "the server polls for it all the time");
     all.truncate(all.len() - 8);
-    stranger.socket.set_read_timeout(Some(linerate_testkit::MOST)).unwrap();
+    stranger.socket.set_read_timeout(Some(linerate_testkit::TIME_LIMIT)).unwrap();
     assert_eq!(stranger.reply().expect("it is served").0, 0);
 }

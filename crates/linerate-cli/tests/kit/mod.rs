@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[allow(unused_imports)] // each test uses a part
 pub use linerate_testkit::{
-    Deadline, InTime, Namespace, POLL, Process, Timely, end_of, ended_with, expect, output_of, text, until,
+    Deadline, Namespace, OutputTimeout, POLL, Process, Timely, end_of, ended_with, expect, output_of, text, until,
 };
 use serde_json::Value;
 

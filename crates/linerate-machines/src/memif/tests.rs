@@ -444,7 +444,7 @@ fn hear(connection: &mut Connection) -> Option<(u16, Header, Vec<OwnedFd>)> {
                 return Some((message.header.kind.get(), message.header, message.descriptors));
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                let late = Timespec { tv_sec: linerate_testkit::MOST.as_secs() as i64, tv_nsec: 0 };
+                let late = Timespec { tv_sec: linerate_testkit::TIME_LIMIT.as_secs() as i64, tv_nsec: 0 };
                 let events = &mut [PollFd::new(connection.socket(), PollFlags::IN)];
                 assert_eq!(poll(events, Some(&late)), Ok(1), "the port says nothing");
             }

@@ -19,7 +19,7 @@ use linerate_core::port::{Link, Port, RxQueue, TxQueue};
 use linerate_spec::virtio::packed::{AVAILABLE, DESC, DISABLE, ENABLE, USED};
 use linerate_spec::virtio::ring::{INDIRECT, NEXT, WRITE};
 use linerate_spec::virtio::{feature, header};
-use linerate_testkit::{Deadline, MOST};
+use linerate_testkit::{Deadline, TIME_LIMIT};
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -111,7 +111,7 @@ impl FrontEnd {
     fn connect_again(self, test: &TestPort, features: u64) -> FrontEnd {
         drop(self.connection); // front ends are served one after the other
         let socket = UnixStream::connect(&test.path).unwrap();
-        socket.set_read_timeout(Some(MOST)).unwrap();
+        socket.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         FrontEnd { connection: Connection::new(socket), ..self }.up(test, features)
     }
 
@@ -122,7 +122,7 @@ impl FrontEnd {
     }
 
     fn new(socket: UnixStream) -> FrontEnd {
-        socket.set_read_timeout(Some(MOST)).unwrap();
+        socket.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, LEN as u64).unwrap();
         // SAFETY: the test does not shorten the file while it is mapped.

@@ -17,7 +17,7 @@ use linerate_core::memory::{Mapping, PageSize, Pages, Pool, Region, RegionOption
 use linerate_core::port::{Port, RxQueue, TxQueue, Vectors};
 use linerate_spec::virtio::packed::{AVAILABLE, USED};
 use linerate_spec::virtio::{feature, header, status};
-use linerate_testkit::MOST;
+use linerate_testkit::TIME_LIMIT;
 use linerate_traffic::{Checker, Generator, Report};
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -635,7 +635,7 @@ fn relay_then_speak(listener: &UnixListener, path: &Path) {
     let real = PathBuf::from(format!("{}.real", path.display()));
     until(|| UnixStream::connect(&real).is_ok());
     let back = UnixStream::connect(&real).unwrap();
-    back.set_read_timeout(Some(MOST)).unwrap();
+    back.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     let (mut from_front, mut from_back) = (Connection::new(front), Connection::new(back));
     let mut enabled = 0;
     while enabled < 2 {
@@ -716,7 +716,7 @@ fn packets_reported_by_the_last_one_are_all_received() {
         let [mut front] = Options { vectors, ..options(&ours) }.open([&*name]).unwrap();
         let (mut rx, tx) = (front.rx(0).unwrap(), front.tx(0).unwrap());
         rx.recv(&mut Batch::new()); // its buffers are in the ring
-        let rings = Mapping::of_peer(back.memory.recv_timeout(MOST).unwrap().pop().unwrap()).unwrap();
+        let rings = Mapping::of_peer(back.memory.recv_timeout(TIME_LIMIT).unwrap().pop().unwrap()).unwrap();
         // SAFETY: the front end uses the memory only by atomics and copies.
         let words = unsafe { rings.words(0, rings.len() / 8) };
         // The first ring is the receive ring; its first word is an address.
@@ -806,7 +806,7 @@ proptest! {
         let name = back.name("?ring=64&packed=on&in_order=on");
         let vectors = if scalar { Vectors::Scalar } else { Vectors::Best };
         let [mut front] = Options { vectors, ..options(&ours) }.open([&*name]).unwrap();
-        let files = back.memory.recv_timeout(MOST).unwrap();
+        let files = back.memory.recv_timeout(TIME_LIMIT).unwrap();
         let (mut rx, mut tx) = (front.rx(0).unwrap(), front.tx(0).unwrap());
         let (mut batch, mut back_batch) = (Batch::new(), Batch::new());
         batch.alloc(&ours, 32, 60);

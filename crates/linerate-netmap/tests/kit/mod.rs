@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use linerate::share::Server;
 #[allow(unused_imports)] // each test uses only a part
-pub use linerate_testkit::{Deadline, InTime, Namespace, Process, Timely, end_of, until};
+pub use linerate_testkit::{Deadline, Namespace, OutputTimeout, Process, Timely, end_of, until};
 use linerate_testkit::{built, compiled};
 
 /// Returns the path of the shared object, as built with this test.

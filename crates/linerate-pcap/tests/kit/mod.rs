@@ -11,7 +11,7 @@ use linerate::share::Server;
 use linerate::traffic::Generator;
 use linerate::{Batch, Options};
 #[allow(unused_imports)] // each test uses only a part
-pub use linerate_testkit::{Deadline, Debian, InTime, Process, Timely, end_of, is_in_state};
+pub use linerate_testkit::{Deadline, Debian, OutputTimeout, Process, Timely, end_of, is_in_state};
 use linerate_testkit::{built, until};
 
 /// Returns a folder with the shared object, as built with this test, under libpcap's names.
@@ -76,7 +76,7 @@ impl Namespace {
 
     /// As [`command`](Self::command), for a program of a Debian release.
     pub fn command_of(&self, debian: Debian, program: &str, is_ours: bool) -> Command {
-        let mut command = self.0.of(debian.words());
+        let mut command = self.0.of(debian.command_prefix());
         command.arg(program);
         if is_ours {
             command.env("LD_LIBRARY_PATH", folder());

@@ -228,12 +228,12 @@ fn a_thread_that_is_stopped_in_a_poll_ends_the_connection() {
     assert!(queue_ring.enter().is_some());
     front.share();
     front.until_end();
-    ended.recv_timeout(MOST).unwrap();
+    ended.recv_timeout(TIME_LIMIT).unwrap();
     // The next front end does not wait again for the same thread.
     let (mut next, ended) = serve();
     next.say(Request::SET_FEATURES, feature::VERSION_1.as_bytes(), &[]);
     next.until_end();
-    ended.recv_timeout(MOST).unwrap();
+    ended.recv_timeout(TIME_LIMIT).unwrap();
     queue_ring.leave();
     assert!(queue_ring.enter().is_none(), "the front end is gone");
     let (mut last, _ended) = serve();
