@@ -210,7 +210,7 @@ struct World {
     may_miss_out: bool,
     /// Quarantined buffers of transmit queues that were stopped while the card could not send: it may send them until
     /// it is reset.
-    aside: usize,
+    quarantined: usize,
 }
 
 impl World {
@@ -236,7 +236,7 @@ impl World {
             due_out: VecDeque::new(),
             may_miss_in: false,
             may_miss_out: false,
-            aside: 0,
+            quarantined: 0,
         }
     }
 
@@ -320,7 +320,7 @@ impl World {
             Err(error) if error.kind() == linerate::ErrorKind::Timeout && error.why().contains(TDH::SECTION) => {
                 let more = self.total - self.sum();
                 assert!((1..=held).contains(&more), "{more} buffers are set aside, of {held}");
-                self.aside += more;
+                self.quarantined += more;
             }
             Err(error) => panic!("{error}"),
         }
@@ -329,7 +329,7 @@ impl World {
     fn reset_b(&mut self) {
         self.end_tx();
         self.b.device.reset().unwrap();
-        self.aside = 0;
+        self.quarantined = 0;
         self.start_tx();
     }
 
@@ -338,7 +338,7 @@ impl World {
         let kept: usize = self.kept.iter().map(|batch| batch.len() + batch.cached()).sum();
         let rx = self.rx.as_ref().map_or(0, |rx| rx.buffers());
         let tx = self.tx.as_ref().map_or(0, |tx| tx.buffers());
-        self.pool.available() + self.batch.len() + self.batch.cached() + kept + rx + tx + self.aside
+        self.pool.available() + self.batch.len() + self.batch.cached() + kept + rx + tx + self.quarantined
     }
 
     /// Starts the receive queue, unless too many buffers are kept elsewhere to fill its ring.
@@ -399,7 +399,7 @@ impl World {
 
     /// Checks the invariants after every step.
     fn check(&self) {
-        assert_eq!(self.sum(), self.total, "buffers, of which {} aside", self.aside);
+        assert_eq!(self.sum(), self.total, "buffers, of which {} aside", self.quarantined);
         assert_eq!(self.a.card.breaches(), []);
         assert_eq!(self.b.card.breaches(), []);
     }
@@ -411,7 +411,7 @@ impl World {
         for card in [&self.a.card, &self.b.card] {
             card.set_cable(true);
         }
-        if self.aside > 0 {
+        if self.quarantined > 0 {
             self.may_miss_out = true;
             self.reset_b();
         }

@@ -26,8 +26,8 @@ pub struct Bench {
     pub card: Arc<Card>,
     pub bar: CardBar,
     pub dma: DmaMap,
-    pub came: Frames,
-    pub coming: Frames,
+    pub sent: Frames,
+    pub incoming: Frames,
 }
 
 /// Returns the registers of a card that only a bench drives.
@@ -50,8 +50,8 @@ impl Bench {
 
     /// As [`bare`](Bench::bare), with a card of the given kind.
     pub fn of(kind: CardKind) -> Bench {
-        let (came, coming) = (Frames::default(), Frames::default());
-        let (out, into) = (came.clone(), coming.clone());
+        let (sent, incoming) = (Frames::default(), Frames::default());
+        let (out, into) = (sent.clone(), incoming.clone());
         let wire = from_fn(
             move |frame| out.lock().unwrap().push_back(frame.clone()),
             move |frame| into.lock().unwrap().pop_front().map(|next| *frame = next).is_some(),
@@ -59,7 +59,7 @@ impl Bench {
         let card = Card::of_kind(kind, 0, "bench", wire);
         let memory = Arc::new(Mapping::new(1 << 20, PageSize::Ordinary, None).unwrap());
         let dma = DmaMap::new(&(card.bus() as _), &memory).unwrap();
-        Bench { bar: registers(&card), card, dma, came, coming }
+        Bench { bar: registers(&card), card, dma, sent, incoming }
     }
 
     /// Makes a bench with queue 0 in both directions, which accepts all frames. `srrctl` is for the receive queue.
@@ -128,7 +128,7 @@ impl Bench {
     }
 
     /// Puts a packet of `len` bytes into buffer 100 + `n`, and its descriptor into entry `n` of the transmit ring.
-    pub fn place(&self, n: usize, len: usize, command: u64) {
+    pub fn prepare_packet(&self, n: usize, len: usize, command: u64) {
         self.fill(100 + n, &pattern(len));
         let payload = if command & transmit::DEXT != 0 { (len as u64) << transmit::PAYLEN_SHIFT } else { 0 };
         self.set(TX_RING, n, [self.buffer(100 + n), command | len as u64 | payload]);
@@ -144,7 +144,7 @@ impl Bench {
         }
         self.bar.write(TDT::at(0), at);
         while self.card.step(64) > 0 {}
-        self.left()
+        self.take_sent()
     }
 
     /// Adds a receive queue with a ring of 8 descriptors.
@@ -165,13 +165,13 @@ impl Bench {
         self.get(RX_RING, (self.bar.read(RDH::at(0)) + LEN - 1) as usize % LEN as usize)
     }
 
-    pub fn arrive(&self, bytes: Vec<u8>) {
-        self.coming.lock().unwrap().push_back(Frame { bytes, bad_crc: false });
+    pub fn inject(&self, bytes: Vec<u8>) {
+        self.incoming.lock().unwrap().push_back(Frame { bytes, bad_crc: false });
         self.card.step(1);
     }
 
-    pub fn left(&self) -> Vec<Frame> {
-        self.came.lock().unwrap().drain(..).collect()
+    pub fn take_sent(&self) -> Vec<Frame> {
+        self.sent.lock().unwrap().drain(..).collect()
     }
 }
 

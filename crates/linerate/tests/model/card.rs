@@ -12,13 +12,13 @@ use crate::bench::{Bench, LEN, PACKET, RX_RING, TX_RING, pattern, registers};
 #[test]
 fn legacy_descriptors_carry_frames_both_ways() {
     let bench = Bench::with_queues(2); // 2 KiB, legacy
-    bench.arrive(pattern(100));
+    bench.inject(pattern(100));
     assert_eq!(bench.get(RX_RING, 0), [bench.buffer(0), legacy_receive::DD | legacy_receive::EOP | 100]);
     assert_eq!(bench.bytes(0, 100), pattern(100));
-    bench.place(0, 77, transmit::EOP | transmit::IFCS | transmit::RS);
+    bench.prepare_packet(0, 77, transmit::EOP | transmit::IFCS | transmit::RS);
     bench.bar.write(TDT::at(0), 1);
     bench.card.step(1);
-    assert_eq!(bench.left(), [Frame { bytes: pattern(77), bad_crc: false }]);
+    assert_eq!(bench.take_sent(), [Frame { bytes: pattern(77), bad_crc: false }]);
     assert_eq!(bench.get(TX_RING, 0)[1], transmit::DD);
     assert_eq!(bench.card.breaches(), []);
 }
@@ -30,15 +30,15 @@ fn a_driver_may_supply_the_crc() {
     // The CRC-32 of the 64 bytes, by another implementation (zlib's, least significant byte first).
     let crc = crc32(&frame);
     for (n, (crc, bad)) in [(crc, false), (crc ^ 1, true)].into_iter().enumerate() {
-        bench.place(n, 68, PACKET & !transmit::IFCS);
+        bench.prepare_packet(n, 68, PACKET & !transmit::IFCS);
         bench.fill(100 + n, &[frame.clone(), crc.to_le_bytes().to_vec()].concat());
         bench.bar.write(TDT::at(0), n as u32 + 1);
         bench.card.step(1);
-        assert_eq!(bench.left(), [Frame { bytes: frame.clone(), bad_crc: bad }]);
+        assert_eq!(bench.take_sent(), [Frame { bytes: frame.clone(), bad_crc: bad }]);
     }
     // A driver may also receive the CRC.
     bench.bar.write(HLREG0::OFFSET, bench.bar.read(HLREG0::OFFSET) & !HLREG0::RXCRCSTRP);
-    bench.arrive(frame.clone());
+    bench.inject(frame.clone());
     assert_eq!(bench.bytes(0, 68), [frame, crc.to_le_bytes().to_vec()].concat());
 }
 
@@ -52,7 +52,7 @@ fn crc32(bytes: &[u8]) -> u32 {
 fn descriptors_are_written_back_on_request_and_at_the_threshold() {
     let bench = Bench::with_queues(2 | SRRCTL::DESCTYPE_ADVANCED);
     bench.bar.write(TXDCTL::at(0), TXDCTL::ENABLE | 4 << TXDCTL::WTHRESH_SHIFT);
-    (0..6).for_each(|n| bench.place(n, 60, if n == 1 { PACKET & !transmit::RS } else { PACKET }));
+    (0..6).for_each(|n| bench.prepare_packet(n, 60, if n == 1 { PACKET & !transmit::RS } else { PACKET }));
     bench.bar.write(TDT::at(0), 6);
     let done = || (0..6).map(|n| bench.get(TX_RING, n)[1] == transmit::DD).collect::<Vec<_>>();
     bench.card.step(3);
@@ -132,9 +132,9 @@ fn queues_set_the_cause_assigned_by_ivar() {
     bench.bar.write(IVAR::at(0), (IVAR::VALID | 3) | (IVAR::VALID | 5) << 8);
     bench.card.step(1);
     bench.bar.read(EICR::OFFSET);
-    bench.arrive(pattern(60));
+    bench.inject(pattern(60));
     assert_eq!(bench.bar.read(EICR::OFFSET), 1 << 3);
-    bench.place(0, 60, PACKET);
+    bench.prepare_packet(0, 60, PACKET);
     bench.bar.write(TDT::at(0), 1);
     bench.card.step(1);
     assert_eq!(bench.bar.read(EICR::OFFSET), 1 << 5);
@@ -147,8 +147,8 @@ fn statistics_count_by_kind_and_size_and_clear_on_read() {
     for (n, (first, len)) in kinds.into_iter().enumerate() {
         let mut bytes = pattern(len);
         bytes[..6].fill(first);
-        bench.arrive(bytes.clone());
-        bench.place(n, len, PACKET);
+        bench.inject(bytes.clone());
+        bench.prepare_packet(n, len, PACKET);
         bench.fill(100 + n, &bytes);
     }
     bench.bar.write(TDT::at(0), 4);
@@ -189,7 +189,7 @@ fn only_frames_for_this_card_pass_the_filters() {
         let before = bench.bar.read(RDH::at(0));
         let mut bytes = pattern(60);
         bytes[..6].copy_from_slice(&destination);
-        bench.arrive(bytes);
+        bench.inject(bytes);
         bench.bar.read(RDH::at(0)) != before
     };
     assert_eq!([own, [2; 6], [0xFF; 6], group].map(arrive), [true, false, false, false]);
@@ -255,7 +255,7 @@ fn every_breach_of_the_contract_is_noted() {
     };
     let bad_command = |name: &str, command: u64, len: usize, part: &str| {
         let bench = advanced();
-        bench.place(0, len, command);
+        bench.prepare_packet(0, len, command);
         send(&bench);
         expect(name, bench, &|breach| matches!(breach, Breach::BadDescriptor { why, .. } if why.contains(part)));
     };
@@ -298,20 +298,20 @@ fn every_breach_of_the_contract_is_noted() {
     bench.bar.write(RDT::at(0), 5);
     expect("tail moved back", bench, &|b| matches!(b, Breach::TailMovedBack { from: 63, to: 5, .. }));
     let bench = Bench::with_queues(SRRCTL::DESCTYPE_ADVANCED);
-    bench.arrive(pattern(60));
+    bench.inject(pattern(60));
     expect("buffers of no bytes", bench, &|b| matches!(b, Breach::WrongTime { register: "SRRCTL", .. }));
     let bench = advanced();
     bench.set(RX_RING, 0, [bench.buffer(9), 0]);
-    bench.arrive(pattern(60));
+    bench.inject(pattern(60));
     expect("descriptor changed", bench, &|b| {
         matches!(b, Breach::DescriptorChanged { direction: Direction::Receive, index: 0, .. })
     });
     let bench = advanced();
     bench.fill(0, &[1]);
-    bench.arrive(pattern(60));
+    bench.inject(pattern(60));
     expect("receive buffer changed", bench, &|b| matches!(b, Breach::BufferChanged { index: 0, .. }));
     let bench = advanced();
-    bench.place(0, 60, PACKET);
+    bench.prepare_packet(0, 60, PACKET);
     bench.bar.write(TDT::at(0), 1);
     bench.fill(100, &[1]);
     bench.card.step(1);
@@ -319,12 +319,12 @@ fn every_breach_of_the_contract_is_noted() {
         matches!(b, Breach::BufferChanged { direction: Direction::Transmit, index: 0, .. })
     });
     let bench = advanced();
-    bench.arrive(pattern(60));
+    bench.inject(pattern(60));
     bench.set(RX_RING, 63, [bench.buffer(5) + 64, 0]);
     bench.bar.write(RDT::at(0), 0);
     expect("buffer given twice", bench, &|b| matches!(b, Breach::BufferGivenTwice { index: 63, .. }));
     let bench = advanced();
-    bench.arrive(pattern(60));
+    bench.inject(pattern(60));
     bench.set(RX_RING, 63, [bench.buffer(80), receive::DD]);
     bench.bar.write(RDT::at(0), 0);
     expect("given with DD", bench, &|b| matches!(b, Breach::BadDescriptor { index: 63, .. }));
@@ -338,14 +338,14 @@ fn every_breach_of_the_contract_is_noted() {
     unsafe {
         bench.card.bus().unmap(bench.dma.addresses().at(0));
     }
-    bench.arrive(pattern(60));
+    bench.inject(pattern(60));
     expect("ring unmapped in use", bench, &|b| matches!(b, Breach::UnmappedInUse { .. }));
     bad_command("reserved bits of a descriptor", PACKET | 1 << 16, 60, "reserved");
     bad_command("RS without EOP", PACKET & !transmit::EOP, 60, "RS without EOP");
     bad_command("too short", PACKET, 16, "shorter than 17");
     bad_command("empty", PACKET, 0, "length 0");
     let bench = advanced();
-    bench.place(0, 60, PACKET);
+    bench.prepare_packet(0, 60, PACKET);
     bench.set(TX_RING, 0, [bench.buffer(100), PACKET | 60 | 61 << transmit::PAYLEN_SHIFT]);
     send(&bench);
     expect("PAYLEN", bench, &|b| matches!(b, Breach::BadDescriptor { why, .. } if why.contains("PAYLEN")));
@@ -373,11 +373,11 @@ fn every_breach_of_the_contract_is_noted() {
 fn frames_fetched_from_a_disabled_queue_count_for_it() {
     let bench = Bench::with_queues(2 | SRRCTL::DESCTYPE_ADVANCED);
     bench.card.set_cable(false);
-    bench.place(0, 100, PACKET);
+    bench.prepare_packet(0, 100, PACKET);
     bench.bar.write(TDT::at(0), 1);
     bench.bar.write(TXDCTL::at(0), 0);
     bench.card.set_cable(true);
     bench.card.step(8);
-    assert_eq!(bench.left().len(), 1);
+    assert_eq!(bench.take_sent().len(), 1);
     assert_eq!((bench.bar.read(QPTC::at(0)), bench.bar.read(QBTC_L::at(0))), (1, 104));
 }

@@ -171,13 +171,13 @@ fn tags_are_inserted_and_taken_out() {
 
     let length = |[_, word]: [u64; 2]| (word >> receive::LENGTH_SHIFT & 0xFFFF) as usize;
     let tag = |[_, word]: [u64; 2]| (word & receive::VP != 0, word >> receive::VLAN_SHIFT);
-    bench.arrive(with_tag.clone());
+    bench.inject(with_tag.clone());
     assert_eq!((length(bench.last()), tag(bench.last())), (with_tag.len(), (true, 0)));
     bar.write(RXDCTL::at(0), RXDCTL::ENABLE | RXDCTL::VME);
-    bench.arrive(with_tag);
+    bench.inject(with_tag);
     assert_eq!((length(bench.last()), tag(bench.last())), (plain.len(), (true, 0xA077)));
     assert_eq!(bench.bytes(1, plain.len()), plain);
-    bench.arrive(plain);
+    bench.inject(plain);
     assert_eq!(tag(bench.last()), (false, 0));
     assert_eq!(bench.card.breaches(), []);
 }
@@ -229,7 +229,7 @@ fn received_packets_are_checked_and_classified() {
     use receive::{IPCS, IPE, L4CS, L4E, TYPE_IPV4, TYPE_IPV6, TYPE_SCTP, TYPE_TCP, TYPE_UDP};
     let bench = Bench::with_queues(ADVANCED);
     let seen = |bytes: Vec<u8>| {
-        bench.arrive(bytes);
+        bench.inject(bytes);
         let [first, second] = bench.last();
         (first & 0xFFF0, second & (IPCS | IPE | L4CS | L4E))
     };
@@ -278,9 +278,9 @@ fn segments_are_coalesced() {
     // All frames that arrive in one step can be coalesced.
     let arrive = |frames: Vec<Vec<u8>>| {
         let before = bar.read(RDH::at(0));
-        let mut coming = bench.coming.lock().unwrap();
-        coming.extend(frames.into_iter().map(|bytes| linerate::sim82599::Frame { bytes, bad_crc: false }));
-        drop(coming);
+        let mut incoming = bench.incoming.lock().unwrap();
+        incoming.extend(frames.into_iter().map(|bytes| linerate::sim82599::Frame { bytes, bad_crc: false }));
+        drop(incoming);
         bench.card.step(64);
         (before..bar.read(RDH::at(0))).map(|n| (n as usize, bench.get(RX_RING, n as usize))).collect::<Vec<_>>()
     };

@@ -26,7 +26,7 @@ impl Queues {
     fn of(&self, bytes: Vec<u8>) -> Option<u16> {
         let heads = || (0..5).map(|queue| self.0.bar.read(RDH::at(queue))).collect::<Vec<_>>();
         let before = heads();
-        self.0.arrive(bytes);
+        self.0.inject(bytes);
         let after = heads();
         let queue = (0..5).find(|&queue| before[usize::from(queue)] != after[usize::from(queue)])?;
         // Give the same descriptor to the card again.
@@ -61,7 +61,7 @@ fn frames_of_a_known_flow_follow_the_registers() {
     let all = bar.read(FCTRL::OFFSET);
     assert_eq!(again(), [Some(0); 2]);
     let report = |bytes: &[u8]| {
-        queues.0.arrive(bytes.to_vec());
+        queues.0.inject(bytes.to_vec());
         queues.0.last()
     };
     assert_eq!(report(&known), report(&known));
@@ -248,10 +248,10 @@ fn a_match_is_reported_in_the_descriptor() {
     bar.write(FDIRUDPM::OFFSET, u32::MAX);
     bar.write(FDIRHASH::OFFSET, 0x1234 << FDIRHASH::INDEX_SHIFT | 0x0ABC);
     bar.write(FDIRCMD::OFFSET, FDIRCMD::CMD_ADD | FDIRCMD::FILTER_UPDATE);
-    bench.arrive(udp());
+    bench.inject(udp());
     let [first, second] = bench.last();
     assert_eq!((first >> receive::RSS_HASH_SHIFT, first & receive::RSS_TYPE_MASK), (0x1234_0ABC, 0xF));
     assert_ne!(second & receive::FLM, 0);
-    bench.arrive(pattern(60));
+    bench.inject(pattern(60));
     assert_eq!(bench.last()[1] & receive::FLM, 0);
 }

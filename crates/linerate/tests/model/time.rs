@@ -125,7 +125,7 @@ fn the_first_stamp_stays_until_it_was_read() {
     let bar = &bench.bar;
     bar.write(TIMINCA::OFFSET, 1 << TIMINCA::PERIOD_SHIFT | 1 << 16);
     let stamped = |bytes: Vec<u8>| {
-        bench.arrive(bytes);
+        bench.inject(bytes);
         bench.last()[1] & receive::TS != 0
     };
     assert!(!stamped(ptp(0)), "stamping is off");
@@ -178,32 +178,32 @@ fn a_pause_holds_frames_back_for_its_time() {
     bar.write(MFLCN::OFFSET, MFLCN::RFCE);
     // The longest pause is 3 ms. It may end before the frame is checked, but not every time.
     let held = (0..1000).any(|_| {
-        bench.arrive(pause(0xFFFF));
+        bench.inject(pause(0xFFFF));
         let held = bench.send(&pattern(60), &[[bench.buffer(100), word]]).is_empty();
         // A pause of zero quanta ends it.
-        bench.arrive(pause(0));
+        bench.inject(pause(0));
         bench.card.step(64);
-        assert_eq!(bench.left().len(), usize::from(held));
+        assert_eq!(bench.take_sent().len(), usize::from(held));
         held
     });
     assert!(held);
     assert!(bar.read(LXOFFRXCNT::OFFSET) > 0 && bar.read(LXONRXCNT::OFFSET) > 0);
     assert_eq!(bar.read(RDH::at(0)), 0, "the MAC keeps them");
     // A pause also ends by itself.
-    bench.arrive(pause(0xFFFF));
+    bench.inject(pause(0xFFFF));
     let mut sent = bench.send(&pattern(60), &[[bench.buffer(100), word]]).len();
     let deadline = Deadline::begin();
     while sent == 0 {
         deadline.check(|| "the end of the pause");
         bench.card.step(64);
-        sent = bench.left().len();
+        sent = bench.take_sent().len();
     }
     // A driver can receive pause frames if it selects them.
     bar.write(MFLCN::OFFSET, MFLCN::RFCE | MFLCN::PMCF);
-    bench.arrive(pause(0));
+    bench.inject(pause(0));
     assert_eq!(bar.read(RDH::at(0)), 1);
     bar.write(MFLCN::OFFSET, 0);
-    bench.arrive(pause(0xFFFF));
+    bench.inject(pause(0xFFFF));
     assert_eq!(bench.send(&pattern(60), &[[bench.buffer(100), word]]).len(), 1, "no flow control, no pause");
     assert_eq!(bench.card.breaches(), []);
 }
@@ -254,7 +254,7 @@ fn other_control_frames_do_not_pause() {
     bench.bar.write(MFLCN::OFFSET, MFLCN::RFCE);
     let mut other = pause(0xFFFF);
     other[15] = 2;
-    bench.coming.lock().unwrap().push_back(Frame { bytes: other, bad_crc: false });
+    bench.incoming.lock().unwrap().push_back(Frame { bytes: other, bad_crc: false });
     bench.card.step(1);
     let word = PACKET | 60 | 60 << transmit::PAYLEN_SHIFT;
     assert_eq!(bench.send(&pattern(60), &[[bench.buffer(100), word]]).len(), 1);
