@@ -45,7 +45,7 @@ const RING: u16 = 4096;
 /// How long the reader of standard output may take for the last packets before a note is printed.
 const LONGEST_END: Duration = Duration::from_secs(1);
 /// How long the writer waits for packets before it checks whether held ones are due.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// `linerate capture`.
 struct Capture;
@@ -58,7 +58,7 @@ impl Mode for Capture {
 
 /// Options of the capture.
 #[derive(Args)]
-pub struct What {
+pub struct CaptureOptions {
     /// Write the packets to this file: pcapng if its name ends with .pcapng, otherwise pcap, and compressed if .zst
     /// follows;
     /// - is standard output. Without it, print one line per packet
@@ -90,7 +90,7 @@ fn bytes(text: &str) -> Result<u64, String> {
     count.ok_or_else(|| "it must be a whole number of bytes, such as 100M".to_string())
 }
 
-impl What {
+impl CaptureOptions {
     /// Rejects options that contradict each other.
     fn check(&self, ports: &[&str]) {
         self.rules.check();
@@ -126,8 +126,8 @@ enum Target {
 }
 
 /// Captures until the run ends.
-pub fn run(ports: &[&str], what: &What, options: &RunOptions) -> Result<ExitCode, Error> {
-    what.check(ports);
+pub fn run(ports: &[&str], capture: &CaptureOptions, options: &RunOptions) -> Result<ExitCode, Error> {
+    capture.check(ports);
     let parsed = ports.iter().map(|name| linerate::parse(name)).collect::<Result<Vec<_>, Error>>()?;
     if let Some(port) = parsed.iter().find(|name| name.is_capture_to_write()) {
         usage(&format!("{port} is opened for writing and receives no packets; to write to a file: --write FILE"));
@@ -139,9 +139,9 @@ pub fn run(ports: &[&str], what: &What, options: &RunOptions) -> Result<ExitCode
     let options = &RunOptions { ring, timestamps: true, ..options.clone() };
     let ports: Vec<String> = parsed.iter().zip(ports).map(|(name, text)| with_mtu(name, text, options.mtu)).collect();
     let ports: Vec<&str> = ports.iter().map(String::as_str).collect();
-    let mut run = Run::open(&Capture, &ports, what.count, options)?;
+    let mut run = Run::open(&Capture, &ports, capture.count, options)?;
     for device in &mut run.ports.devices {
-        match device.set_promiscuous(!what.no_promiscuous) {
+        match device.set_promiscuous(!capture.no_promiscuous) {
             // A port in memory has no addresses to filter by.
             Err(error) if error.kind() == ErrorKind::Unsupported => {}
             Ok(()) => {}
@@ -149,37 +149,37 @@ pub fn run(ports: &[&str], what: &What, options: &RunOptions) -> Result<ExitCode
         }
     }
     let names = parsed.iter().map(|name| name.short().to_string()).collect();
-    let target = match &what.write {
-        Some(path) => Target::Files(Box::new(Files::create(path, what.snaplen, names, what.ring)?)),
+    let target = match &capture.write {
+        Some(path) => Target::Files(Box::new(Files::create(path, capture.snaplen, names, capture.ring)?)),
         None => Target::Lines { names, is_json: options.json },
     };
-    run.shown = match &what.write {
-        Some(path) if is_standard_output(path) => Shown::Aside,
-        None if !options.json => Shown::Aside,
+    run.shown = match &capture.write {
+        Some(path) if is_standard_output(path) => Shown::SummaryOnStderr,
+        None if !options.json => Shown::SummaryOnStderr,
         None => Shown::Summary,
         Some(_) => Shown::All,
     };
-    let spent = run.threads.is_spent.clone();
+    let is_finished = run.threads.is_finished.clone();
     let (full, chunks) = channel();
     let mut streams: Vec<Vec<Arc<Shared>>> = Vec::new();
     let queues: Vec<u16> = run.ports.devices.iter().map(|device| device.info().rx_queues).collect();
     let all = queues.iter().map(|&queues| u64::from(queues)).sum::<u64>().max(1);
-    let each = (what.memory / CHUNK as u64 / all).max(2);
+    let each = (capture.memory / CHUNK as u64 / all).max(2);
     let mut numbers = 0..;
     for (interface, &queues) in queues.iter().enumerate() {
         let mut of_interface = Vec::new();
         for (queue, number) in (0..queues).zip(&mut numbers) {
             let format = target.format();
-            let stream = Stream::new(number, interface as u32, format, what.snaplen as usize, each, full.clone());
+            let stream = Stream::new(number, interface as u32, format, capture.snaplen as usize, each, full.clone());
             of_interface.push(stream.shared.clone());
-            spawn(&mut run, interface, queue, stream, what, options)?;
+            spawn(&mut run, interface, queue, stream, capture, options)?;
         }
         streams.push(of_interface);
     }
     drop(full);
     let writer = {
         let streams = streams.clone();
-        let write = move || Writer { target, streams, failure: None, unsorted: 0 }.run(&chunks, &spent);
+        let write = move || Writer { target, streams, failure: None, unsorted: 0 }.run(&chunks, &is_finished);
         let thread = std::thread::Builder::new().name("linerate writer".to_string()).spawn(write);
         thread.map_err(Error::thread)?
     };
@@ -195,14 +195,14 @@ pub fn run(ports: &[&str], what: &What, options: &RunOptions) -> Result<ExitCode
             Outcome { lost, filtered: received.saturating_sub(accepted), ..Outcome::default() }
         },
         |measured| {
-            let is_for_reader = what.write.as_deref().is_some_and(is_standard_output);
+            let is_for_reader = capture.write.as_deref().is_some_and(is_standard_output);
             let begin = Instant::now();
-            while is_for_reader && !writer.is_finished() && !interrupts().have_come() {
+            while is_for_reader && !writer.is_finished() && !interrupts().should_end() {
                 if begin.elapsed() > LONGEST_END {
                     note("note: the reader of standard output has not read all packets yet; Ctrl-C discards the rest");
                     break;
                 }
-                interrupts().wait(LOOK);
+                interrupts().wait(POLL_INTERVAL);
             }
             let summary = match writer.join() {
                 Ok(writer) => writer.summary(measured, undelivered.get()),
@@ -234,14 +234,14 @@ fn spawn(
     interface: usize,
     queue: u16,
     mut stream: Stream,
-    what: &What,
+    capture: &CaptureOptions,
     options: &RunOptions,
 ) -> Result<(), Error> {
     let mut rx = run.ports.devices[interface].rx(queue)?;
     let mut batch = Batch::with_capacity(options.batch.packets());
     let mut whole = Vec::new();
     let (rules, expression, quota, mut waiter) =
-        (what.rules.clone(), what.pcap_filter.clone(), run.clock.quota.clone(), run.waiter());
+        (capture.rules.clone(), capture.pcap_filter.clone(), run.clock.quota.clone(), run.waiter());
     run.threads.spawn(move || {
         quota.recv(&mut rx, &mut batch);
         let (mut received, mut accepted) = (0, 0);
@@ -287,10 +287,10 @@ struct Writer {
 
 impl Writer {
     /// Writes until the queues' threads have ended. A failure ends the run.
-    fn run(mut self, chunks: &Receiver<Chunk>, spent: &AtomicBool) -> Writer {
+    fn run(mut self, chunks: &Receiver<Chunk>, is_finished: &AtomicBool) -> Writer {
         let mut merge = Merge::new(self.target.format(), self.streams.iter().flatten().cloned().collect());
         loop {
-            let outcome = match chunks.recv_timeout(LOOK) {
+            let outcome = match chunks.recv_timeout(POLL_INTERVAL) {
                 Ok(chunk) => merge.push(Some(chunk), now(), |records| self.target.write(records, &self.streams)),
                 Err(RecvTimeoutError::Timeout) => merge
                     .push(None, now(), |records| self.target.write(records, &self.streams))
@@ -303,7 +303,7 @@ impl Writer {
             };
             if let Err(error) = outcome {
                 self.failure = Some(error);
-                spent.store(true, Ordering::Relaxed);
+                is_finished.store(true, Ordering::Relaxed);
                 break;
             }
         }
@@ -325,7 +325,7 @@ impl Writer {
             measured.outcome.lost += dropped;
             return (
                 json!({ "dropped_by_ports": undelivered, "dropped": dropped }),
-                said(dropped, "the lines were printed"),
+                drop_note(dropped, "the lines were printed"),
             );
         };
         let mut ends = ends(files, &self.streams);
@@ -339,7 +339,7 @@ impl Writer {
         let unwritten = accepted.saturating_sub(files.frames + dropped);
         measured.outcome.lost += dropped + unwritten;
         let why_dropped = match &self.failure {
-            None => said(dropped, "the file was written"),
+            None => drop_note(dropped, "the file was written"),
             Some(_) => format!("{} accepted packets are not in the file\n", dropped + unwritten),
         };
         if measured.failure.is_none() {
@@ -348,7 +348,7 @@ impl Writer {
         if self.unsorted > 0 {
             note(&format!("note: {} packets in the file follow a packet with a later time", self.unsorted));
         }
-        let last = files.names().last().cloned().unwrap_or_default();
+        let last = files.paths().last().cloned().unwrap_or_default();
         files.compare();
         if let Some(path) = &files.missing.first {
             let path = path.display();
@@ -369,7 +369,7 @@ impl Writer {
         if let Some(why) = &files.unremoved {
             note(&format!("note: older files could not be removed, the first one {why}"));
         }
-        let names: Vec<String> = files.names().map(|path| path.display().to_string()).collect();
+        let names: Vec<String> = files.paths().map(|path| path.display().to_string()).collect();
         let part = json!({
             "written": files.frames, "bytes": files.bytes, "files": names, "removed_files": files.removed,
             "missing_files": files.missing.count, "changed_files": files.changed.count,
@@ -434,7 +434,7 @@ fn ends(files: &Files, streams: &[Vec<Arc<Shared>>]) -> Ends {
 }
 
 /// Returns a line on the packets that were dropped because `what` was too slow; empty if there are none.
-fn said(dropped: u64, what: &str) -> String {
+fn drop_note(dropped: u64, what: &str) -> String {
     match dropped {
         0 => String::new(),
         _ => format!(

@@ -1,6 +1,6 @@
 //! `linerate fwd`: forwards packets between two ports; `linerate filter`: forwards some of them.
 
-mod exit;
+mod output;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use linerate::port::RxQueue;
 use linerate::traffic::{Report, touch};
 use linerate::{Batch, Error};
 
-use self::exit::{Exit, Waiting};
+use self::output::{Output, Pending};
 use crate::grammar::usage;
 use crate::limits::Quota;
 use crate::options::{BatchSize, RunOptions, Wait};
@@ -23,7 +23,7 @@ use crate::wire::is_tester;
 
 /// The pause between two attempts to send to a port that accepts nothing: no event tells a thread when it has room
 /// again.
-const NAP: Duration = Duration::from_micros(100);
+const RETRY_PAUSE: Duration = Duration::from_micros(100);
 
 /// `linerate fwd`.
 pub struct Forward;
@@ -108,9 +108,9 @@ impl Rules {
 }
 
 /// One direction: a receive queue, and its packets that wait to be sent.
-struct Way {
+struct Direction {
     rx: RxQueue,
-    out: Waiting,
+    pending: Pending,
     rules: Rules,
     filtered: Arc<AtomicU64>,
     quota: Quota,
@@ -118,77 +118,78 @@ struct Way {
     tuner: Option<Tuner>,
 }
 
-impl Way {
+impl Direction {
     /// Receives, touches a byte of each packet, and sends; returns the number of packets sent.
-    fn turn(&mut self, exit: &mut Exit) -> usize {
-        self.turn_dividing(exit, None)
+    fn turn(&mut self, output: &mut Output) -> usize {
+        self.turn_with_rest(output, None)
     }
 
-    /// Like [`turn`](Way::turn), but rejected packets go to the port of `--rest`.
-    fn turn_dividing(&mut self, exit: &mut Exit, rest: Option<&mut Rest>) -> usize {
-        let waiting = rest.as_ref().is_some_and(|rest| !rest.out.batch.is_empty());
-        if !self.out.batch.is_empty() || waiting {
-            return self.out.send(exit);
+    /// Like [`turn`](Direction::turn), but rejected packets go to the port of `--rest`.
+    fn turn_with_rest(&mut self, output: &mut Output, rest: Option<&mut Rest>) -> usize {
+        let waiting = rest.as_ref().is_some_and(|rest| !rest.pending.batch.is_empty());
+        if !self.pending.batch.is_empty() || waiting {
+            return self.pending.send(output);
         }
         let is_due = self.stamps.as_mut().is_some_and(Stamps::is_due);
         if is_due || self.tuner.is_some() {
-            return self.turn_timed(exit, rest, is_due);
+            return self.turn_timed(output, rest, is_due);
         }
-        self.quota.recv(&mut self.rx, &mut self.out.batch);
+        self.quota.recv(&mut self.rx, &mut self.pending.batch);
         self.work(rest);
-        self.out.send(exit)
+        self.pending.send(output)
     }
 
     /// Applies the rules, and touches each packet.
     #[inline(always)]
     fn work(&mut self, rest: Option<&mut Rest>) {
-        let goes_on = rest.is_some();
-        let rejected = self.rules.apply(&mut self.out.batch, rest.map(|rest| &mut rest.out.batch), &self.filtered);
-        if rejected > 0 && !goes_on {
+        let has_rest = rest.is_some();
+        let rejected =
+            self.rules.apply(&mut self.pending.batch, rest.map(|rest| &mut rest.pending.batch), &self.filtered);
+        if rejected > 0 && !has_rest {
             self.quota.give_back(rejected);
         }
-        self.out.batch.packets().for_each(|mut packet| touch(&mut packet));
+        self.pending.batch.packets().for_each(|mut packet| touch(&mut packet));
     }
 
-    /// Like [`turn_dividing`](Way::turn_dividing), but timed: for the profile if a sample is due, and for the tuner of
-    /// the batch size.
+    /// Like [`turn_with_rest`](Direction::turn_with_rest), but timed: for the profile if a sample is due, and for the
+    /// tuner of the batch size.
     #[cold]
-    fn turn_timed(&mut self, exit: &mut Exit, rest: Option<&mut Rest>, is_due: bool) -> usize {
+    fn turn_timed(&mut self, output: &mut Output, rest: Option<&mut Rest>, is_due: bool) -> usize {
         let begin = cycles();
-        self.quota.recv(&mut self.rx, &mut self.out.batch);
+        self.quota.recv(&mut self.rx, &mut self.pending.batch);
         let received = cycles();
         self.work(rest);
         let touched = cycles();
-        let sent = self.out.send(exit);
+        let sent = self.pending.send(output);
         let end = cycles();
         if let Some(stamps) = self.stamps.as_ref().filter(|_| is_due) {
             stamps.note(sent, [begin, received, touched, end]);
         }
         if let Some(tuner) = &mut self.tuner {
             tuner.moved(sent, end - begin);
-            if self.out.batch.is_empty() && self.out.batch.capacity() != tuner.size() {
-                self.out.batch = Batch::with_capacity(tuner.size());
+            if self.pending.batch.is_empty() && self.pending.batch.capacity() != tuner.size() {
+                self.pending.batch = Batch::with_capacity(tuner.size());
             }
         }
         sent
     }
 }
 
-/// The port for rejected packets, and the way back from it.
+/// The port for rejected packets, and the direction back from it.
 struct Rest {
-    out: Waiting,
-    exit: Exit,
-    way: Way,
+    pending: Pending,
+    output: Output,
+    back: Direction,
 }
 
 impl Rest {
     /// Sends the rejected packets, and forwards the packets that the port receives.
-    fn turn(&mut self, exit: &mut Exit) -> usize {
-        self.out.send(&mut self.exit) + self.way.turn(exit)
+    fn turn(&mut self, output: &mut Output) -> usize {
+        self.pending.send(&mut self.output) + self.back.turn(output)
     }
 
-    fn reasons(&mut self) -> usize {
-        self.out.reasons() + self.way.out.reasons() + self.exit.unsent()
+    fn reasons_to_stay_awake(&mut self) -> usize {
+        self.pending.reasons_to_stay_awake() + self.back.pending.reasons_to_stay_awake() + self.output.unsent()
     }
 }
 
@@ -226,48 +227,53 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, options: &RunOptions) 
     let queues = run.ports.queues();
     // With a third port, a port that accepts nothing must not block packets for another one.
     let drops = run.ports.devices.len() > 2;
-    let mut exits = Vec::new();
+    let mut outputs = Vec::new();
     for port in &mut run.ports.devices {
-        exits.push(Exit::of(port, queues, drops)?);
+        outputs.push(Output::of(port, queues, drops)?);
     }
     for queue in 0..queues {
-        let waiting = || Waiting::new(Batch::with_capacity(options.batch.packets()), chains, held.clone());
-        let way = |rx, rules: &Rules| Way {
+        let pending = || Pending::new(Batch::with_capacity(options.batch.packets()), chains, held.clone());
+        let direction = |rx, rules: &Rules| Direction {
             rx,
-            out: waiting(),
+            pending: pending(),
             rules: rules.clone(),
             filtered: filtered.clone(),
             quota: quota.clone(),
             stamps: profile.clone().map(Stamps::new),
             tuner: (options.batch == BatchSize::Auto).then(Tuner::default),
         };
-        let mut exits = exits.iter_mut().filter_map(Iterator::next);
-        let (Some(mut to_a), Some(mut to_b)) = (exits.next(), exits.next()) else { unreachable!("a queue of each") };
+        let mut outputs = outputs.iter_mut().filter_map(Iterator::next);
+        let (Some(mut to_a), Some(mut to_b)) = (outputs.next(), outputs.next()) else {
+            unreachable!("a queue of each")
+        };
         let [a, b, rest @ ..] = &mut run.ports.devices[..] else { unreachable!("two ports were opened, or three") };
-        let (mut forth, mut back) = (way(a.rx(queue)?, rules), way(b.rx(queue)?, rules));
-        let mut rest = match (rest, exits.next()) {
-            ([port, ..], Some(exit)) => {
-                Some(Rest { out: waiting(), exit, way: way(port.rx(queue)?, &Rules::default()) })
+        let (mut forth, mut back) = (direction(a.rx(queue)?, rules), direction(b.rx(queue)?, rules));
+        let mut rest = match (rest, outputs.next()) {
+            ([port, ..], Some(output)) => {
+                Some(Rest { pending: pending(), output, back: direction(port.rx(queue)?, &Rules::default()) })
             }
             _ => None,
         };
         let mut waiter = run.waiter();
-        let naps = matches!(options.wait, Some(Wait::Interrupt | Wait::Adaptive));
+        let may_sleep = matches!(options.wait, Some(Wait::Interrupt | Wait::Adaptive));
         run.threads.spawn(move || {
-            let mut packets = forth.turn_dividing(&mut to_b, rest.as_mut()) + back.turn(&mut to_a);
+            let mut packets = forth.turn_with_rest(&mut to_b, rest.as_mut()) + back.turn(&mut to_a);
             packets += rest.as_mut().map_or(0, |rest| rest.turn(&mut to_a));
             // Unsent packets are retried without sleeping.
-            let mut reasons = || {
-                let ways = forth.out.reasons() + back.out.reasons() + to_a.unsent() + to_b.unsent();
-                ways + rest.as_mut().map_or(0, Rest::reasons)
+            let mut reasons_to_stay_awake = || {
+                let both = forth.pending.reasons_to_stay_awake()
+                    + back.pending.reasons_to_stay_awake()
+                    + to_a.unsent()
+                    + to_b.unsent();
+                both + rest.as_mut().map_or(0, Rest::reasons_to_stay_awake)
             };
-            let waiting = if packets == 0 { reasons() } else { 0 };
-            if waiting > 0 && naps && (forth.out.is_stalled() || back.out.is_stalled()) {
-                std::thread::sleep(NAP);
+            let waiting = if packets == 0 { reasons_to_stay_awake() } else { 0 };
+            if waiting > 0 && may_sleep && (forth.pending.is_stalled() || back.pending.is_stalled()) {
+                std::thread::sleep(RETRY_PAUSE);
             }
             match &mut rest {
                 Some(rest) => {
-                    waiter.turn(packets + waiting, &mut [&mut forth.rx, &mut back.rx, &mut rest.way.rx]);
+                    waiter.turn(packets + waiting, &mut [&mut forth.rx, &mut back.rx, &mut rest.back.rx]);
                 }
                 None => waiter.turn(packets + waiting, &mut [&mut forth.rx, &mut back.rx]),
             }

@@ -25,7 +25,7 @@ use crate::line_rate::possible;
 use crate::live::Follower;
 use crate::options::{LONGEST_MTU, RunOptions};
 use crate::reply::Reply;
-use crate::run::{Measured, Mode, Outcome, REST, Run};
+use crate::run::{IDLE_SLEEP, Measured, Mode, Outcome, Run};
 use crate::shortfall::Shortfall;
 use crate::terminal::note;
 use crate::wire::{is_checked, with_option};
@@ -68,16 +68,16 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
         None => vec![traffic.stream.clone()],
     };
     // The stream's position in its file, for messages.
-    let place = |number: usize| match &traffic.streams {
+    let position = |number: usize| match &traffic.streams {
         Some(path) => format!("{}: {}: ", path.display(), streams[number].label(number)),
         None => String::new(),
     };
     // A pipe can be read only once.
     let first_frames: Vec<Option<Vec<u8>>> =
-        streams.iter().enumerate().map(|(n, stream)| stream.first_frame(&place(n))).collect::<Result<_, _>>()?;
+        streams.iter().enumerate().map(|(n, stream)| stream.first_frame(&position(n))).collect::<Result<_, _>>()?;
     let mut longest = 0;
     for (number, stream) in streams.iter().enumerate() {
-        let source = &stream.sources(1, 0, first_frames[number].as_deref(), &place(number))[0];
+        let source = &stream.sources(1, 0, first_frames[number].as_deref(), &position(number))[0];
         longest = longest.max(source.longest());
         if !source.is_stamped() && stream.packet.is_none() {
             note(
@@ -103,11 +103,11 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
     }
     let queues = run.ports.queues();
     let mut lanes: Vec<Vec<Lane>> = (0..queues).map(|_| Vec::new()).collect();
-    let mut sums: Vec<Sum> = Vec::new();
+    let mut sums: Vec<StreamTotals> = Vec::new();
     let (mut is_stamped, mut flows) = (true, 0u16);
     let mut sources = Vec::new();
     for (number, stream) in streams.iter().enumerate() {
-        let of_stream = stream.sources(queues, flows, first_frames[number].as_deref(), &place(number));
+        let of_stream = stream.sources(queues, flows, first_frames[number].as_deref(), &position(number));
         flows = flows
             .checked_add(stream.flow_count(queues))
             .unwrap_or_else(|| usage("the streams have more than 65535 flows"));
@@ -118,9 +118,9 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
         if let (Some(asked), Some(burst), Some(seconds)) = (asked, stream.burst, options.seconds) {
             let period = f64::from(burst) / asked;
             if period > seconds.as_secs_f64() {
-                let place = place(number);
+                let position = position(number);
                 usage(&format!(
-                    "{place}at this rate a burst of {burst} frames is due every {period:.3} s: --seconds is shorter"
+                    "{position}at this rate a burst of {burst} frames is due every {period:.3} s: --seconds is shorter"
                 ));
             }
         }
@@ -133,7 +133,7 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
                 1.0 / asked
             ));
         }
-        sums.push(Sum { asked, mean_len, sent: Arc::default(), count: stream.count });
+        sums.push(StreamTotals { asked, mean_len, sent: Arc::default(), count: stream.count });
         sources.push(of_stream);
     }
     // The total rate of all paced streams, and their mean frame length: a change of the rate applies to all of them.
@@ -162,12 +162,12 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
     // Known only if every stream has a rate.
     let total = sums.iter().all(|sum| sum.asked.is_some()).then_some(all);
     let speed = match &sums[..] {
-        [one] => Some(run.live.paces(total, one.mean_len)),
-        _ => total.map(|all| run.live.paces(Some(all), mean_len)),
+        [one] => Some(run.live.make_rate_variable(total, one.mean_len)),
+        _ => total.map(|all| run.live.make_rate_variable(Some(all), mean_len)),
     };
     run.asked = total.filter(|_| streams.len() == 1 || sums.iter().all(|sum| sum.count.is_none()));
     let held_back = run.threads.held_back.clone();
-    let (rest, answered) = (run.rests().then_some(REST), run.threads.answered.clone());
+    let (idle_sleep, answered) = (run.sleeps_when_idle().then_some(IDLE_SLEEP), run.threads.answered.clone());
     for (queue, lanes) in (0..queues).zip(lanes) {
         let device = &mut run.ports.devices[0];
         let (pool, tx) = (device.pool().clone(), device.tx(queue)?);
@@ -187,7 +187,7 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
             runs: Vec::new(),
             speed,
             responder,
-            rest,
+            idle_sleep,
             end,
             blocked: None,
             held_back,
@@ -219,7 +219,7 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
 }
 
 /// The requested rate and count of a stream, and the number of frames that it has sent.
-struct Sum {
+struct StreamTotals {
     /// Packets per second; `None` at full speed.
     asked: Option<f64>,
     /// Mean length of its frames, without CRC.
@@ -229,14 +229,14 @@ struct Sum {
 }
 
 /// Returns the packets that each stream of a file has sent, for the summary and as a table.
-fn summary(streams: &[Stream], sums: &[Sum], measured: &mut Measured) -> (Value, String) {
+fn summary(streams: &[Stream], sums: &[StreamTotals], measured: &mut Measured) -> (Value, String) {
     let (mut rows, mut table) = (Vec::new(), String::new());
     for (n, (stream, sum)) in streams.iter().zip(sums).enumerate() {
         let (label, sent) = (stream.label(n), sum.sent.load(Ordering::Relaxed));
         let is_over = sum.count.is_some_and(|count| sent >= count);
         table += &format!("{label}: {sent} packets{}\n", if is_over { ", all of them" } else { "" });
         rows.push(json!({"name": label, "packets": sent, "asked_mpps": sum.asked.map(|asked| asked / 1e6)}));
-        if let Some(asked) = sum.asked.filter(|_| !is_over && !measured.is_steered) {
+        if let Some(asked) = sum.asked.filter(|_| !is_over && !measured.is_controlled) {
             let bound = measured.bound.clone().or(measured.stopped_by.clone());
             measured.shortfalls.extend(Shortfall::of(&label, asked, sent, measured.seconds, bound));
         }

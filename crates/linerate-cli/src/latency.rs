@@ -193,7 +193,7 @@ pub fn run(names: [&str; 2], load: &Load, options: &RunOptions) -> Result<ExitCo
             times.used.warning().iter().for_each(|warning| note(&format!("note: {warning}")));
         }
         all.push(times.json());
-        if interrupts().have_come() {
+        if interrupts().should_end() {
             break;
         }
     }
@@ -213,7 +213,7 @@ pub fn run(names: [&str; 2], load: &Load, options: &RunOptions) -> Result<ExitCo
             }
         }
     }
-    let (is_ended, interrupted) = (interrupts().have_come(), interrupts().are_signals());
+    let (is_ended, interrupted) = (interrupts().should_end(), interrupts().is_signalled());
     let unmeasured = &load.rate[all.len()..];
     if options.json {
         let rates: Vec<String> = unmeasured.iter().map(Rate::to_string).collect();
@@ -408,14 +408,14 @@ fn from_port_to_port(
     run.threads.spawn(move || {
         // Count frames before sending them, and before checking for the end again: once all counted frames have arrived
         // after the end, no others will be sent.
-        if end.has_come() {
+        if end.is_reached() {
             count.fetch_sub(batch.len() as u64, Ordering::SeqCst);
             batch.clear();
         } else if batch.is_empty() {
             let most = (batch.capacity() as u64).min(left) as usize;
             let allowed = (0..most).take_while(|_| pacer.as_mut().is_none_or(Pacer::take)).count();
             count.fetch_add(allowed as u64, Ordering::SeqCst);
-            if !end.has_come() {
+            if !end.is_reached() {
                 batch.alloc(&pool, allowed, generator.frame_len());
                 batch.packets().for_each(|mut packet| generator.fill(&mut packet));
                 batch.packets().for_each(|packet| stamps.record_departure(&packet));

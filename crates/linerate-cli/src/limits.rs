@@ -66,7 +66,7 @@ impl End {
     }
 
     /// Returns whether the end has come.
-    pub fn has_come(&self) -> bool {
+    pub fn is_reached(&self) -> bool {
         cycles() >= self.0.load(Ordering::SeqCst)
     }
 }
@@ -82,14 +82,14 @@ mod tests {
     #[test]
     fn the_end_comes_at_its_time_or_when_it_is_told() {
         let (timed, told) = (End::new(), End::new());
-        assert!(!timed.has_come() && !told.has_come());
+        assert!(!timed.is_reached() && !told.is_reached());
         timed.set(cycles() + cycles_in(Duration::from_millis(1)));
         let begin = std::time::Instant::now();
-        while !timed.has_come() {
+        while !timed.is_reached() {
             assert!(begin.elapsed().as_secs() < 180, "the end does not come");
         }
         told.set(0);
-        assert!(told.has_come());
+        assert!(told.is_reached());
         let second = seconds_between(0, cycles_in(Duration::from_secs(1)));
         assert!((second - 1.0).abs() < 1e-6, "{second}");
     }

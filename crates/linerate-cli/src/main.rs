@@ -140,7 +140,7 @@ enum Command {
         /// The port to send to
         port: String,
         #[command(flatten)]
-        how: replay::How,
+        replay: replay::ReplayOptions,
         #[command(flatten)]
         steering: Steering,
         #[command(flatten)]
@@ -166,7 +166,7 @@ enum Command {
         #[arg(required = true, value_name = "PORT")]
         ports: Vec<String>,
         #[command(flatten)]
-        what: Box<capture::What>,
+        capture: Box<capture::CaptureOptions>,
         #[command(flatten)]
         options: RunOptions,
     },
@@ -308,14 +308,14 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
             }
         }
         Command::Gen { port, traffic, steering, options } => generate::run(&port, &traffic, &options.steered(steering)),
-        Command::Replay { file, port, how, steering, options } => {
-            replay::run(file, &port, &how, &options.steered(steering))
+        Command::Replay { file, port, replay, steering, options } => {
+            replay::run(file, &port, &replay, &options.steered(steering))
         }
         Command::Sink { port, count, reply, steering, options } => {
             sink::run(&port, count, &reply, &options.steered(steering))
         }
-        Command::Capture { ports, what, options } => {
-            capture::run(&ports.iter().map(String::as_str).collect::<Vec<_>>(), &what, &options)
+        Command::Capture { ports, capture, options } => {
+            capture::run(&ports.iter().map(String::as_str).collect::<Vec<_>>(), &capture, &options)
         }
         Command::Latency { a, b, load, options } => latency::run([&a, &b], &load, &options),
         Command::Rfc2544 { a, b, what, options } => rfc2544::run([&a, &b], &what, &options),

@@ -14,9 +14,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::terminal::{Notes, note};
 
-/// The most warnings of one kind about one port in [`TURN`].
-const MOST: u32 = 20;
-const TURN: Duration = Duration::from_secs(60);
+/// The most warnings of one kind about one port in [`WINDOW`].
+const LIMIT: u32 = 20;
+const WINDOW: Duration = Duration::from_secs(60);
 
 /// Shows warnings, or the messages up to the level in `LINERATE_LOG` (error to trace).
 pub fn show() {
@@ -32,17 +32,17 @@ pub fn show() {
         .finish();
     match asked {
         Some(_) => messages.init(),
-        None => messages.with(Bounded::default()).init(),
+        None => messages.with(RateLimited::default()).init(),
     }
 }
 
-/// Limits the messages of one kind about one port to [`MOST`] per [`TURN`]: a malicious peer can cause any number of
+/// Limits the messages of one kind about one port to [`LIMIT`] per [`WINDOW`]: a malicious peer can cause any number of
 /// them, which must not hide messages about other ports.
 #[derive(Default)]
-struct Bounded(Mutex<HashMap<(Identifier, String), Turn>>);
+struct RateLimited(Mutex<HashMap<(Identifier, String), Window>>);
 
 /// The number of warnings of one kind about one port since a time.
-struct Turn {
+struct Window {
     begun: Instant,
     count: u32,
 }
@@ -60,7 +60,7 @@ impl Visit for PortOf {
     fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Bounded {
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for RateLimited {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         if let Some(span) = context.span(id).filter(|span| span.name() == "port") {
             let mut port = PortOf(String::new());
@@ -73,20 +73,20 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Bounded {
         let spans = context.lookup_current().into_iter().flat_map(|span| span.scope());
         let port = spans.filter_map(|span| span.extensions().get::<PortOf>().map(|port| port.0.clone())).next();
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = || Turn { begun: Instant::now(), count: 0 };
-        let turn = counts.entry((event.metadata().callsite(), port.unwrap_or_default())).or_insert_with(fresh);
-        if turn.begun.elapsed() >= TURN {
-            if let hidden @ 1.. = turn.count.saturating_sub(MOST) {
+        let fresh = || Window { begun: Instant::now(), count: 0 };
+        let window = counts.entry((event.metadata().callsite(), port.unwrap_or_default())).or_insert_with(fresh);
+        if window.begun.elapsed() >= WINDOW {
+            if let hidden @ 1.. = window.count.saturating_sub(LIMIT) {
                 note(&format!("note: {hidden} messages like the next one were not shown"));
             }
-            *turn = fresh();
+            *window = fresh();
         }
-        turn.count = turn.count.saturating_add(1);
-        if turn.count == MOST + 1 {
+        window.count = window.count.saturating_add(1);
+        if window.count == LIMIT + 1 {
             note(
                 "note: more messages like the last one about this port are not shown for a minute; LINERATE_LOG=warn shows all",
             );
         }
-        turn.count <= MOST
+        window.count <= LIMIT
     }
 }

@@ -7,7 +7,7 @@ use crate::profile::seconds_between;
 /// One thread's counters, in a separate cache line. Only the thread itself writes them.
 #[repr(align(128))]
 #[derive(Default)]
-pub struct Work {
+pub struct ThreadCounters {
     /// Packets moved.
     packets: AtomicU64,
     /// TSC cycles of the turns that moved packets.
@@ -18,7 +18,7 @@ pub struct Work {
     last_end: AtomicU64,
 }
 
-impl Work {
+impl ThreadCounters {
     /// Adds a turn that moved packets.
     pub fn add(&self, packets: usize, begin: u64, end: u64) {
         let set = |counter: &AtomicU64, value| counter.store(value, Ordering::Relaxed);
@@ -32,9 +32,9 @@ impl Work {
         set(&self.packets, before + packets as u64);
     }
 
-    pub fn moved(&self) -> Moved {
+    pub fn moved(&self) -> MovedPackets {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Moved {
+        MovedPackets {
             packets: get(&self.packets),
             cycles: get(&self.cycles),
             first: get(&self.first),
@@ -46,7 +46,7 @@ impl Work {
 
 /// The packets that threads have moved, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Moved {
+pub struct MovedPackets {
     pub packets: u64,
     /// TSC cycles of the turns that moved packets.
     pub cycles: u64,
@@ -58,13 +58,13 @@ pub struct Moved {
     last_end: u64,
 }
 
-impl Moved {
+impl MovedPackets {
     /// Returns the sum of both.
-    pub fn and(self, other: Moved) -> Moved {
+    pub fn and(self, other: MovedPackets) -> MovedPackets {
         match (self.packets, other.packets) {
             (_, 0) => self,
             (0, _) => other,
-            _ => Moved {
+            _ => MovedPackets {
                 packets: self.packets + other.packets,
                 cycles: self.cycles + other.cycles,
                 first: self.first + other.first,
@@ -75,18 +75,18 @@ impl Moved {
     }
 
     /// Returns the same with at most this many packets, at the same cycles per packet.
-    pub fn at_most(self, packets: u64) -> Moved {
+    pub fn at_most(self, packets: u64) -> MovedPackets {
         match packets < self.packets {
             true => {
                 let cycles = (self.cycles as f64 / self.packets as f64 * packets as f64) as u64;
-                Moved { packets, cycles, first: self.first.min(packets), ..self }
+                MovedPackets { packets, cycles, first: self.first.min(packets), ..self }
             }
             false => self,
         }
     }
 
     /// Returns the number of packets after the first batches.
-    pub fn behind_first(&self) -> u64 {
+    pub fn after_first(&self) -> u64 {
         self.packets - self.first
     }
 
@@ -95,9 +95,10 @@ impl Moved {
         seconds_between(self.first_end, self.last_end)
     }
 
-    /// Returns packets per second over [`seconds`](Moved::seconds); `None` for a single batch, which has no duration.
+    /// Returns packets per second over [`seconds`](MovedPackets::seconds); `None` for a single batch, which has no
+    /// duration.
     pub fn per_second(&self) -> Option<f64> {
-        let (packets, seconds) = (self.behind_first(), self.seconds());
+        let (packets, seconds) = (self.after_first(), self.seconds());
         (packets > 0 && seconds > 0.0).then(|| packets as f64 / seconds)
     }
 
@@ -112,7 +113,7 @@ impl Moved {
     }
 
     /// Returns the same for the time since `before`.
-    pub fn cycles_since(&self, before: &Moved) -> Option<f64> {
+    pub fn cycles_since(&self, before: &MovedPackets) -> Option<f64> {
         let packets = self.packets - before.packets;
         (packets > 0).then(|| (self.cycles - before.cycles) as f64 / packets as f64)
     }
@@ -122,8 +123,8 @@ impl Moved {
 mod tests {
     use super::*;
 
-    fn turns(all: &[(usize, u64, u64)]) -> Moved {
-        let work = Work::default();
+    fn turns(all: &[(usize, u64, u64)]) -> MovedPackets {
+        let work = ThreadCounters::default();
         all.iter().for_each(|&(packets, begin, end)| work.add(packets, begin, end));
         work.moved()
     }
@@ -138,16 +139,16 @@ mod tests {
         let later = turns(&[(1, 20_000_000, 21_000_000), (1, 22_000_000, 22_000_500)]);
         for (moved, packets, first, first_end, last_end) in [
             (two, 40, 32, 2_000_000, 9_000_100),
-            (two.and(later).and(Moved::default()), 42, 33, 2_000_000, 22_000_500),
+            (two.and(later).and(MovedPackets::default()), 42, 33, 2_000_000, 22_000_500),
             (one.and(later), 34, 33, 2_000_000, 22_000_500),
-            (Moved::default().and(two), 40, 32, 2_000_000, 9_000_100),
+            (MovedPackets::default().and(two), 40, 32, 2_000_000, 9_000_100),
             (two.at_most(35), 35, 32, 2_000_000, 9_000_100),
         ] {
             let seconds = seconds_between(first_end, last_end);
             assert_eq!((moved.packets, moved.first, moved.seconds()), (packets, first, seconds), "{moved:?}");
             assert_eq!(moved.per_second(), Some((packets - first) as f64 / seconds), "{moved:?}");
         }
-        for moved in [Moved::default(), one, one.and(overlapping), two.at_most(20)] {
+        for moved in [MovedPackets::default(), one, one.and(overlapping), two.at_most(20)] {
             assert_eq!(moved.per_second(), None, "a batch has no time: {moved:?}");
         }
         assert_eq!(two.cycles, 1_000_100, "the time between the turns is not spent");

@@ -43,7 +43,7 @@ fn unsent(device: &Port, statistics: &Statistics, may_have_chains: bool) -> Opti
 /// Returns the ports' parts of a summary. `reports` are the reports of their wires.
 pub fn port_summaries(ports: &Ports, measured: &Measured, reports: &[Option<Report>]) -> Vec<Value> {
     let chains = ports.may_have_chains();
-    let known = ports.devices.iter().zip(measured.statistics.iter().zip(reports.iter().zip(&measured.gone)));
+    let known = ports.devices.iter().zip(measured.statistics.iter().zip(reports.iter().zip(&measured.is_port_gone)));
     known
         .map(|(device, (counters, (wire, gone)))| port_summary(device, counters, wire.as_ref(), *gone, chains))
         .collect()
@@ -76,19 +76,19 @@ fn port_summary(
 
 /// The ports of a run and of its models' wires, each with the number of packets that its interface had dropped on
 /// transmit when the run began.
-pub struct WaysOut(Vec<(Option<u64>, PortName)>);
+pub struct TransmitDrops(Vec<(Option<u64>, PortName)>);
 
-impl WaysOut {
-    pub fn of(names: &[PortName]) -> WaysOut {
+impl TransmitDrops {
+    pub fn of(names: &[PortName]) -> TransmitDrops {
         let wire = |name: &PortName| name.model().and(name.option("wire")).and_then(|wire| linerate::parse(wire).ok());
         let all = names.iter().flat_map(|name| [Some(name.clone()), wire(name)]).flatten();
-        WaysOut(all.map(|name| (dropped_on_the_way_out(&name), name)).collect())
+        TransmitDrops(all.map(|name| (tx_dropped_by_interface(&name), name)).collect())
     }
 
     /// Prints a note for each port whose interface has dropped packets that count as sent.
     pub fn note_dropped(&self) {
         for (before, name) in &self.0 {
-            let now = dropped_on_the_way_out(name).zip(*before).map_or(0, |(now, before)| now.saturating_sub(before));
+            let now = tx_dropped_by_interface(name).zip(*before).map_or(0, |(now, before)| now.saturating_sub(before));
             if now > 0 {
                 let name = name.short();
                 note(&format!(
@@ -100,7 +100,7 @@ impl WaysOut {
 }
 
 /// Returns how many packets the interface of an `xdp:` port has dropped on transmit, after the kernel accepted them.
-fn dropped_on_the_way_out(name: &PortName) -> Option<u64> {
+fn tx_dropped_by_interface(name: &PortName) -> Option<u64> {
     let count = |interface: &str| {
         let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/statistics/tx_dropped"));
         text.ok()?.trim().parse().ok()
@@ -119,7 +119,7 @@ pub fn note_unmoved(ports: &Ports, count: Option<u64>, measured: &Measured, repo
         note_left_in_cards(devices, reports, &measured.statistics);
     }
     note_refused(devices, &measured.statistics, ports.may_have_chains());
-    note_alone(devices);
+    note_unconnected(devices);
     let filtered = measured.outcome.filtered;
     if filtered > 0 && measured.moved.packets == 0 {
         note(&format!("note: the rules dropped all {filtered} packets"));
@@ -228,7 +228,7 @@ fn note_left_in_cards(devices: &[Port], reports: &[Option<Report>], statistics: 
 }
 
 /// Returns the name of a port that does not accept packets, with the reason.
-pub fn refuses(device: &Port, statistics: &Statistics) -> Option<String> {
+pub fn rejecting_port(device: &Port, statistics: &Statistics) -> Option<String> {
     let name = device.name();
     match device.link() {
         Err(error) if error.kind() == ErrorKind::File => Some(format!("{name}: {error}")),
@@ -279,16 +279,17 @@ fn note_refused(devices: &[Port], statistics: &[Statistics], may_have_chains: bo
 }
 
 /// Prints a note for each port in this process's memory that no other port is connected to.
-fn note_alone(devices: &[Port]) {
+fn note_unconnected(devices: &[Port]) {
     // The switch, or the pipe.
-    let meets = |device: &Port| match device.name().split_once(':') {
+    let switch_or_pipe = |device: &Port| match device.name().split_once(':') {
         Some((switch, _)) => switch.to_string(),
         None => device.name().replace('}', "{"),
     };
     for (n, device) in devices.iter().enumerate() {
         let name = device.name();
-        let is_alone = |(at, other): (usize, &Port)| at == n || meets(other) != meets(device);
-        if device.info().class != PortClass::Memory || !devices.iter().enumerate().all(is_alone) {
+        let is_unconnected_to =
+            |(at, other): (usize, &Port)| at == n || switch_or_pipe(other) != switch_or_pipe(device);
+        if device.info().class != PortClass::Memory || !devices.iter().enumerate().all(is_unconnected_to) {
             continue;
         }
         note(&format!(
@@ -298,7 +299,7 @@ fn note_alone(devices: &[Port]) {
 }
 
 /// Prints a note if a port of a served switch is the only one on that switch.
-pub fn note_alone_on_switch(device: &Port) {
+pub fn note_unconnected_on_switch(device: &Port) {
     let name = device.name();
     let Some((switch, _)) = switch_and_port(name) else { return };
     let Ok(Some(client)) = Client::find(&folder(), name) else { return };

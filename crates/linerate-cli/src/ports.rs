@@ -40,7 +40,7 @@ fn as_note(process: u32, rules: usize) -> String {
 /// Lists models, cards and interfaces. It only reads.
 pub fn run(as_json: bool) -> Result<ExitCode, Error> {
     let taken = taken();
-    let entries: Vec<Entry> = network_cards().into_iter().map(|card| look(card, &taken)).collect();
+    let entries: Vec<Entry> = network_cards().into_iter().map(|card| describe(card, &taken)).collect();
     let hugepages = PageSize::Huge2M.free();
     let (interfaces, left) = (Interface::all(), left_behind());
     if as_json {
@@ -105,7 +105,7 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn look(card: NetworkCard, taken: &[Taken]) -> Entry {
+fn describe(card: NetworkCard, taken: &[Taken]) -> Entry {
     let what = nic::find_driver(card.vendor, card.device).map(|(what, _)| what);
     let driver = card.driver.as_deref();
     let free = matches!(driver, None | Some("vfio-pci" | "uio_pci_generic" | "igb_uio"));

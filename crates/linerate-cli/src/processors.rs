@@ -142,7 +142,7 @@ pub fn moves_packets(name: &str) -> bool {
 }
 
 /// The shortest time that is judged by fractions of it, as threads wait for their first processor when they start.
-const JUDGED: f64 = 0.2;
+const MIN_SECONDS: f64 = 0.2;
 
 /// The use of processors over a time.
 #[derive(Clone, Default)]
@@ -203,7 +203,7 @@ impl Use {
     /// Returns whether a busy machine can be told from the threads' start: the time is long enough, or a thread waited
     /// so long that it would matter in a longer time.
     fn is_judged(&self) -> bool {
-        self.seconds >= JUDGED || self.waited * self.seconds > WAITED * JUDGED
+        self.seconds >= MIN_SECONDS || self.waited * self.seconds > WAITED * MIN_SECONDS
     }
 
     fn has_waited(&self) -> bool {

@@ -32,7 +32,7 @@ use crate::line_rate::possible;
 use crate::options::{RunOptions, Wait, packets};
 use crate::quantiles::{row, titles};
 use crate::run::{Measured, Mode, Outcome, Run};
-use crate::shortfall::{ENOUGH, JUDGED, Shortfall};
+use crate::shortfall::{MIN_PACKETS, MIN_SECONDS, Shortfall};
 use crate::show::time;
 use crate::terminal::note;
 use crate::wire::with_option;
@@ -56,7 +56,7 @@ impl Mode for Replay {
 
 /// Options of the replay.
 #[derive(Args)]
-pub struct How {
+pub struct ReplayOptions {
     /// Also send the frames of this capture, merged by time; can be repeated
     #[arg(long, value_name = "FILE")]
     with: Vec<PathBuf>,
@@ -93,7 +93,7 @@ fn bytes(text: &str) -> Result<u64, String> {
 }
 
 /// Sends the captures until the run ends.
-pub fn run(file: PathBuf, name: &str, how: &How, options: &RunOptions) -> Result<ExitCode, Error> {
+pub fn run(file: PathBuf, name: &str, replay: &ReplayOptions, options: &RunOptions) -> Result<ExitCode, Error> {
     let parsed = linerate::parse(name)?;
     if parsed.is_capture_to_read() {
         let written = with_option(name, "write");
@@ -102,8 +102,8 @@ pub fn run(file: PathBuf, name: &str, how: &How, options: &RunOptions) -> Result
     if options.queues > 1 {
         usage("replay uses one queue, to keep the order: leave out --queues");
     }
-    let paths: Vec<PathBuf> = [file].into_iter().chain(how.with.iter().cloned()).collect();
-    if how.passes != 1
+    let paths: Vec<PathBuf> = [file].into_iter().chain(replay.with.iter().cloned()).collect();
+    if replay.passes != 1
         && let Some(pipe) = paths.iter().find(|path| linerate::capture::Frames::may_wait(path))
     {
         usage(&format!("{} is a pipe, which cannot be read again: leave out --loop", pipe.display()));
@@ -115,23 +115,23 @@ pub fn run(file: PathBuf, name: &str, how: &How, options: &RunOptions) -> Result
         }
     }
     // A thread that spins until frames are due must not sleep between them.
-    let wait = if how.exact { Some(Wait::Poll) } else { options.wait };
+    let wait = if replay.exact { Some(Wait::Poll) } else { options.wait };
     let options = RunOptions { wait, ..options.clone() };
-    let source = Source::open(&paths, how.passes, how.memory.min(free_memory() / 2))?;
+    let source = Source::open(&paths, replay.passes, replay.memory.min(free_memory() / 2))?;
     let reading = source.shared();
-    say(&reading, source.is_in_memory());
-    let mut run = Run::open(&Replay, &[name], how.count, &options)?;
+    note_files(&reading, source.is_in_memory());
+    let mut run = Run::open(&Replay, &[name], replay.count, &options)?;
     let device = &mut run.ports.devices[0];
     let (room, info) = (device.pool().region().room(), device.info());
     // A file has no longest frame, but a chain has at most 64 slots.
     let most = if matches!(info.class, PortClass::Capture | PortClass::Nothing) { 64 * room } else { info.max_frame };
-    let pace = match (how.rate, how.top) {
+    let pace = match (replay.rate, replay.top) {
         (Some(rate), _) => {
             let average = source.lens().map_or(60, |(_, average)| average);
             possible(rate, average as f64, device, source.lens().is_none()).map_or(Pace::Top, Pace::Rate)
         }
         (None, true) => Pace::Top,
-        (None, false) => Pace::Times(how.speed.unwrap_or_default()),
+        (None, false) => Pace::Times(replay.speed.unwrap_or_default()),
     };
     let (pool, tx) = (device.pool().clone(), device.tx(0)?);
     let longest = source.lens().map_or(most, |(longest, _)| longest.min(most));
@@ -142,19 +142,19 @@ pub fn run(file: PathBuf, name: &str, how: &How, options: &RunOptions) -> Result
         pool,
         batch: Batch::with_capacity(options.batch.packets()),
         due: VecDeque::new(),
-        nothing: Batch::with_capacity(1),
+        empty_batch: Batch::with_capacity(1),
         schedule: Schedule::new(pace),
         pace,
-        is_exact: how.exact,
+        is_exact: replay.exact,
         longest: most,
         chains: longest > room,
-        left: how.count.unwrap_or(u64::MAX),
+        left: replay.count.unwrap_or(u64::MAX),
         end: run.clock.thread_end(),
-        spent: run.threads.is_spent.clone(),
+        is_finished: run.threads.is_finished.clone(),
         clock: None,
         next: None,
         paused_until: 0,
-        looked_at: None,
+        last_wait_end: None,
         refused: 0,
         has_starved: false,
         tally: Tally::new(),
@@ -163,12 +163,12 @@ pub fn run(file: PathBuf, name: &str, how: &How, options: &RunOptions) -> Result
     };
     let is_in_memory = sender.source.is_in_memory();
     run.threads.spawn(move || sender.turn());
-    let about = About { name, pace, is_exact: how.exact, is_in_memory };
+    let settings = Settings { name, pace, is_exact: replay.exact, is_in_memory };
     run.finish(
         |_, _| Outcome::default(),
         |measured| {
             let tally = report.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_else(Tally::new);
-            let part = about.judge(&tally, &reading, measured);
+            let part = settings.judge(&tally, &reading, measured);
             let table = table(&part);
             (part, table)
         },
@@ -184,7 +184,7 @@ fn free_memory() -> u64 {
 }
 
 /// Prints the number of frames and the duration of each file, if the files were read into memory.
-fn say(reading: &Mutex<Reading>, is_in_memory: bool) {
+fn note_files(reading: &Mutex<Reading>, is_in_memory: bool) {
     let reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
     if !is_in_memory {
         return note("the captures are read ahead by a thread, up to 16 MiB");
@@ -200,7 +200,7 @@ fn say(reading: &Mutex<Reading>, is_in_memory: bool) {
 }
 
 /// The settings of a replay, by which its results are judged.
-struct About<'a> {
+struct Settings<'a> {
     /// The port.
     name: &'a str,
     pace: Pace,
@@ -208,7 +208,7 @@ struct About<'a> {
     is_in_memory: bool,
 }
 
-impl About<'_> {
+impl Settings<'_> {
     /// Adds shortfalls to the measurements, prints notes with causes and remedies, and returns the summary's part.
     fn judge(&self, tally: &Tally, reading: &Mutex<Reading>, measured: &mut Measured) -> Value {
         let reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
@@ -297,7 +297,7 @@ impl About<'_> {
         let took = tally.nanoseconds.max(tally.overdue.map_or(0, |_| (measured.seconds * 1e9) as u64));
         let asked = took.saturating_sub(late);
         let seconds = took as f64 / 1e9;
-        if self.pace == Pace::Top || tally.given == 0 || seconds < JUDGED && tally.given < ENOUGH {
+        if self.pace == Pace::Top || tally.given == 0 || seconds < MIN_SECONDS && tally.given < MIN_PACKETS {
             return;
         }
         let due = tally.given as f64 + tally.overdue.map_or(0.0, |_| 1.0);

@@ -187,7 +187,7 @@ impl Tester<'_> {
         let times = measure(self.names, rate, &load, &self.options)?;
         self.used = std::mem::take(&mut self.used).worse(times.used.clone());
         self.progress.inc(1);
-        Ok((!interrupts().have_come()).then_some(times))
+        Ok((!interrupts().should_end()).then_some(times))
     }
 
     /// Returns whether a trial's loss was within the tolerance.
@@ -237,7 +237,7 @@ impl Tester<'_> {
         if self.wants(Test::BackToBack) {
             row.burst = self.search_burst(size, highest)?;
         }
-        Ok((!interrupts().have_come()).then_some(row))
+        Ok((!interrupts().should_end()).then_some(row))
     }
 
     /// Searches the highest clean rate below one that is not, in packets per second; `None` if every rate loses frames.

@@ -36,11 +36,11 @@ pub use self::mode::Mode;
 pub use self::observer::{Moment, Observer};
 use self::observer::{display, observers};
 pub use self::ports::{Ports, interface, xdp_queues};
-pub use self::threads::REST;
+pub use self::threads::IDLE_SLEEP;
 use self::threads::{Threads, note_turns};
 use crate::line_rate::is_up;
-use crate::live::Live;
-use crate::notes::{WaysOut, note_alone_on_switch, note_unmoved, port_summaries, undelivered};
+use crate::live::LiveControl;
+use crate::notes::{TransmitDrops, note_unconnected_on_switch, note_unmoved, port_summaries, undelivered};
 use crate::options::{RunOptions, Wait};
 use crate::processors::{Snapshot, moves_packets};
 use crate::profile::Profile;
@@ -50,7 +50,7 @@ use crate::signals::interrupts;
 use crate::terminal::note;
 
 /// How often the run checks whether frames are still moving.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Opened ports, and the threads that work on them.
 pub struct Run {
@@ -60,7 +60,7 @@ pub struct Run {
     pub threads: Threads,
     pub clock: Clock,
     intervals: RefCell<Intervals>,
-    pub live: Live,
+    pub live: LiveControl,
     observers: Vec<Box<dyn Observer>>,
     /// The requested rate of the threads, in packets per second.
     pub asked: Option<f64>,
@@ -96,7 +96,7 @@ impl Run {
             threads: Threads::default(),
             clock,
             intervals: RefCell::new(Intervals::new(Vec::new())),
-            live: Live::new(mode),
+            live: LiveControl::new(mode),
             observers: Vec::new(),
             asked: None,
             shown: Shown::All,
@@ -104,7 +104,7 @@ impl Run {
         // Before queues are claimed, as frames arrive from then on: the wait does not belong to the run.
         let links = Links::wait(&run, || {
             while let Some(asked) = observers.iter_mut().find_map(|observer| observer.request(&run)) {
-                run.answer_early(asked)?;
+                run.answer_before_start(asked)?;
             }
             Ok(())
         })?;
@@ -113,14 +113,14 @@ impl Run {
         run.intervals = RefCell::new(Intervals::new(first.collect()));
         run.observers = observers;
         if mode.forwards() || mode.generates() {
-            run.ports.devices.iter().for_each(note_alone_on_switch);
+            run.ports.devices.iter().for_each(note_unconnected_on_switch);
         }
         Ok(run)
     }
 
-    /// Returns whether threads without work sleep for [`REST`], as a peer process may need the processor. Threads that
-    /// generate frames have no waiter.
-    pub fn rests(&self) -> bool {
+    /// Returns whether threads without work sleep for [`IDLE_SLEEP`], as a peer process may need the processor. Threads
+    /// that generate frames have no waiter.
+    pub fn sleeps_when_idle(&self) -> bool {
         match self.options.wait {
             Some(Wait::Poll) => false,
             Some(Wait::Interrupt | Wait::Adaptive) => self.ports.are_served() || self.mode.generates(),
@@ -169,10 +169,10 @@ impl Run {
             self.ports.asked_of_wires(false);
         }
         let (processors, wires) = (Snapshot::take(), self.ports.reports());
-        let ways_out = WaysOut::of(&self.ports.names);
+        let transmit_drops = TransmitDrops::of(&self.ports.names);
         self.intervals.get_mut().begin(self.clock.begin());
-        let rests = self.rests();
-        let started = self.threads.start(&self.options, &self.ports, rests, &self.live.paused());
+        let sleeps_when_idle = self.sleeps_when_idle();
+        let started = self.threads.start(&self.options, &self.ports, sleeps_when_idle, &self.live.paused());
         let has_started = started.is_ok();
         let outcome = started.and_then(|()| self.watch(observer, &mut observers));
         let mut measured = self.in_time(&processors, &wires);
@@ -195,7 +195,7 @@ impl Run {
         measured.outcome = judge(&reports, Sums { undelivered, moved: measured.moved.packets });
         (measured.has_cut_capture, measured.breaches) = (self.ports.note_cut_captures(), self.ports.note_breaches());
         if is_shown {
-            ways_out.note_dropped();
+            transmit_drops.note_dropped();
             note_unmoved(&self.ports, self.clock.count, &measured, &reports);
         }
         measured.ports = port_summaries(&self.ports, &measured, &reports);
@@ -207,28 +207,38 @@ impl Run {
         self.clock.end.set(0);
         self.live.resume();
         // Read now: a peer may end while the run waits for frames in flight.
-        let are_up = self.ports.devices.iter().all(is_up);
+        let links_up_at_end = self.ports.devices.iter().all(is_up);
         let (in_time, reports) = (self.threads.moved(), self.ports.reports());
         let seconds = self.clock.measured(&in_time);
         let used = Snapshot::take().since(processors, moves_packets);
-        let (is_ended, interrupted) = (interrupts().have_come(), interrupts().are_signals());
+        let (is_ended, interrupted) = (interrupts().should_end(), interrupts().is_signalled());
         let in_run = |now: Report, before: Report| [now.sent - before.sent, now.arrived() - before.arrived()];
         let wires = reports.iter().zip(wires).map(|(now, before)| Some(in_run((*now)?, before.unwrap_or_default())));
         let wires = wires.collect();
         let warning = used.warning();
-        Measured { seconds, in_time, used, warning, are_up, is_ended, interrupted, wires, ..Measured::default() }
+        Measured {
+            seconds,
+            in_time,
+            used,
+            warning,
+            links_up_at_end,
+            is_ended,
+            interrupted,
+            wires,
+            ..Measured::default()
+        }
     }
 
     /// Ends the threads, and completes what was measured.
     fn stop(&mut self, measured: &mut Measured) {
         measured.panicked = self.threads.join();
         // Nothing moves any more, so that packets, port counters and losses are consistent.
-        (measured.statistics, measured.gone) = self.ports.known_statistics();
+        (measured.statistics, measured.is_port_gone) = self.ports.known_statistics();
         // Packets that are still in a port's ring, or that it has dropped, do not count as moved.
         let most = self.sent(&measured.statistics).unwrap_or(u64::MAX);
         measured.moved = self.threads.moved().at_most(most);
         measured.in_time = measured.in_time.at_most(most);
         measured.parts = self.threads.profile.as_deref().map(Profile::parts);
-        (measured.is_steered, measured.changes) = (self.live.is_steered(), self.live.changes());
+        (measured.is_controlled, measured.changes) = (self.live.is_controlled(), self.live.changes());
     }
 }

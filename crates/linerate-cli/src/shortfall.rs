@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use crate::terminal::note;
 
 /// The fraction of the requested rate from which it counts as reached.
-const REACHED: f64 = 0.98;
+const REACHED_FRACTION: f64 = 0.98;
 
 /// The shortest time over which a rate is judged, and the number of packets that suffices in less.
-pub const JUDGED: f64 = 0.2;
-pub const ENOUGH: u64 = 10_000;
+pub const MIN_SECONDS: f64 = 0.2;
+pub const MIN_PACKETS: u64 = 10_000;
 
 /// A requested rate or count that was not reached.
 pub enum Shortfall {
@@ -42,7 +42,7 @@ impl Shortfall {
     /// Returns the shortfall if `sent` packets in `seconds` are noticeably fewer than were due. One packet may be in
     /// flight, so a rate is reached if no packet was due.
     pub fn of(what: &str, asked: f64, sent: u64, seconds: f64, bound: Option<String>) -> Option<Shortfall> {
-        ((sent as f64 + 1.0) < asked * seconds * REACHED).then(|| Shortfall::Rate {
+        ((sent as f64 + 1.0) < asked * seconds * REACHED_FRACTION).then(|| Shortfall::Rate {
             what: what.to_string(),
             asked,
             sent: sent as f64 / seconds,

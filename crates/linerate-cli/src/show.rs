@@ -22,7 +22,7 @@ pub enum Shown {
     /// The summary.
     Summary,
     /// The summary, on standard error, as standard output has other content.
-    Aside,
+    SummaryOnStderr,
 }
 
 /// The display of a run.
@@ -58,7 +58,7 @@ impl Show {
         self.screen = None;
         let text = if self.json { format!("{summary}\n") } else { summary_table(&summary["summary"]) + table };
         match self.shown {
-            Shown::Aside => note(text.trim_end()),
+            Shown::SummaryOnStderr => note(text.trim_end()),
             _ => print(&text),
         }
     }
@@ -161,29 +161,29 @@ static CLOSED: AtomicBool = AtomicBool::new(false);
 // it uses neither Rust's runtime nor memory.
 #[unsafe(link_section = ".init_array")]
 #[used]
-static LOOK: extern "C" fn() = {
-    extern "C" fn look() {
+static CHECK_STDOUT: extern "C" fn() = {
+    extern "C" fn check_stdout() {
         // SAFETY: the call only reads a descriptor's flags, and fails if it is not open.
         let flags = unsafe { libc::fcntl(1, libc::F_GETFD) };
         CLOSED.store(flags < 0, Ordering::Relaxed);
     }
-    look
+    check_stdout
 };
 
 /// The first failure to write to standard output.
 static UNWRITTEN: OnceLock<String> = OnceLock::new();
 
 /// The most bytes that can be written to a pipe without blocking once it is writable (pipe(7): `PIPE_BUF`).
-const AT_ONCE: usize = 4096;
+const PIPE_BUF: usize = 4096;
 
 /// Writes `text`. After Ctrl-C, gives up if the reader reads nothing for 1 s.
 fn write_to_reader(mut out: StdoutLock<'_>, text: &str) -> std::io::Result<()> {
-    const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-    for piece in text.as_bytes().chunks(AT_ONCE) {
-        let mut looks = 0;
-        while poll(&mut [PollFd::new(&out, PollFlags::OUT)], Some(&LOOK)).is_ok_and(|there| there == 0) {
-            looks += u32::from(interrupts().have_come());
-            if looks > 10 {
+    const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    for piece in text.as_bytes().chunks(PIPE_BUF) {
+        let mut polls = 0;
+        while poll(&mut [PollFd::new(&out, PollFlags::OUT)], Some(&POLL_INTERVAL)).is_ok_and(|there| there == 0) {
+            polls += u32::from(interrupts().should_end());
+            if polls > 10 {
                 return Err(std::io::Error::new(ErrorKind::TimedOut, "its reader has read nothing for 1 s"));
             }
         }

@@ -14,9 +14,9 @@ const SAME: Duration = Duration::from_millis(100);
 /// Ctrl-C, SIGTERM and SIGHUP, for the process.
 pub struct Interrupts {
     /// The command is to end. It remains set, so that each part of a command sees it.
-    have_come: AtomicBool,
+    should_end: AtomicBool,
     /// A signal has arrived.
-    are_signals: AtomicBool,
+    is_signalled: AtomicBool,
     /// When the first signal arrived.
     first: OnceLock<Instant>,
     wake: Mutex<Sender<()>>,
@@ -26,11 +26,11 @@ pub struct Interrupts {
 impl Interrupts {
     /// Waits for `time`, or until woken. Returns whether the command is to end.
     pub fn wait(&self, time: Duration) -> bool {
-        if !self.have_come() {
+        if !self.should_end() {
             let woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = woken.recv_timeout(time);
         }
-        self.have_come()
+        self.should_end()
     }
 
     /// Waits until the command is to end, or for the time given.
@@ -40,23 +40,23 @@ impl Interrupts {
     }
 
     /// Returns whether the command is to end: a signal has arrived, or standard output cannot be written any more.
-    pub fn have_come(&self) -> bool {
-        self.have_come.load(Ordering::Relaxed)
+    pub fn should_end(&self) -> bool {
+        self.should_end.load(Ordering::Relaxed)
     }
 
     /// Returns whether a signal has arrived.
-    pub fn are_signals(&self) -> bool {
-        self.are_signals.load(Ordering::Relaxed)
+    pub fn is_signalled(&self) -> bool {
+        self.is_signalled.load(Ordering::Relaxed)
     }
 
     /// Returns the word for the command's end: "interrupted" by a signal, otherwise "ended".
     pub fn word(&self) -> &'static str {
-        if self.are_signals() { "interrupted" } else { "ended" }
+        if self.is_signalled() { "interrupted" } else { "ended" }
     }
 
     /// Ends the command, as Ctrl-C does, without a signal.
     pub fn end(&self) {
-        self.have_come.store(true, Ordering::Relaxed);
+        self.should_end.store(true, Ordering::Relaxed);
         self.wake();
     }
 
@@ -76,7 +76,7 @@ impl Interrupts {
             );
             std::process::exit(130);
         }
-        self.are_signals.store(true, Ordering::Relaxed);
+        self.is_signalled.store(true, Ordering::Relaxed);
         self.end();
     }
 }
@@ -102,8 +102,8 @@ pub fn interrupts() -> &'static Interrupts {
     static INTERRUPTS: LazyLock<Interrupts> = LazyLock::new(|| {
         let (sender, receiver) = channel();
         Interrupts {
-            have_come: AtomicBool::new(false),
-            are_signals: AtomicBool::new(false),
+            should_end: AtomicBool::new(false),
+            is_signalled: AtomicBool::new(false),
             first: OnceLock::new(),
             wake: Mutex::new(sender),
             woken: Mutex::new(receiver),

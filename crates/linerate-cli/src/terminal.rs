@@ -16,12 +16,12 @@ static HELD: Mutex<Option<Held>> = Mutex::new(None);
 #[derive(Default)]
 struct Held {
     notes: Vec<String>,
-    /// The number of notes beyond [`MOST`].
+    /// The number of notes beyond [`MAX_HELD`].
     others: usize,
 }
 
 /// The most notes that are held.
-const MOST: usize = 1000;
+const MAX_HELD: usize = 1000;
 
 fn held() -> MutexGuard<'static, Option<Held>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
@@ -31,7 +31,7 @@ fn held() -> MutexGuard<'static, Option<Held>> {
 /// be reported.
 pub fn note(text: &str) {
     if let Some(held) = &mut *held() {
-        match held.notes.len() < MOST {
+        match held.notes.len() < MAX_HELD {
             // Repeated, as by a key that is held down.
             _ if held.notes.last().is_some_and(|last| last == text) => {}
             true => held.notes.push(text.to_string()),

@@ -5,7 +5,7 @@ const SIZES: [usize; 6] = [8, 16, 32, 64, 128, 256];
 /// The number of packets after which a size is judged.
 const PERIOD: u64 = 1 << 15;
 /// The number of periods between two trials of another size.
-const PATIENCE: u32 = 16;
+const PERIODS_BETWEEN_TRIALS: u32 = 16;
 /// The relative cost below which another size is preferred to the present one.
 const GAIN: f64 = 0.98;
 
@@ -51,7 +51,7 @@ impl Tuner {
             None => {
                 self.cost = cost;
                 self.periods += 1;
-                if self.periods.is_multiple_of(PATIENCE) {
+                if self.periods.is_multiple_of(PERIODS_BETWEEN_TRIALS) {
                     let next = if self.up { self.best + 1 } else { self.best.wrapping_sub(1) };
                     self.up ^= next >= SIZES.len();
                     self.tried = (next < SIZES.len()).then_some(next);

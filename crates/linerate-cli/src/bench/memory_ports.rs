@@ -10,7 +10,7 @@ use linerate::traffic::Generator;
 use linerate::{Batch, Error, Options};
 
 use super::published::{NETMAP_PIPE, NETMAP_VALE};
-use super::{Plan, goes_on};
+use super::{Plan, has_time};
 use crate::chart::{Axis, Bar, Bars, Chart, Line, Lines, Scale};
 use crate::report::{Cell, Section};
 
@@ -51,7 +51,7 @@ fn cost(names: [&str; 2], size: usize, time: Duration) -> Result<f64, Error> {
     let Ends { mut tx, mut rx, pool, _ports } = Ends::open(names)?;
     let (mut ours, mut theirs, mut packets) = (Batch::new(), Batch::new(), 0);
     let begin = Instant::now();
-    while goes_on(begin, time) {
+    while has_time(begin, time) {
         for _ in 0..64 {
             ours.alloc(&pool, 32 - ours.len(), size);
             tx.send(&mut ours);
@@ -68,7 +68,7 @@ fn copying(size: usize, time: Duration) -> f64 {
     const BUFFERS: usize = 32;
     let (from, mut to) = (vec![1u8; BUFFERS * 2048], vec![0u8; BUFFERS * 2048]);
     let (begin, mut copies) = (Instant::now(), 0u64);
-    while goes_on(begin, time) {
+    while has_time(begin, time) {
         for (from, to) in from.chunks_exact(2048).zip(to.chunks_exact_mut(2048)) {
             to[128..128 + size].copy_from_slice(&from[128..128 + size]);
         }
@@ -162,7 +162,7 @@ pub fn imbalance(plan: &Plan) -> Result<Section, Error> {
         let producer = producer.map_err(Error::thread)?;
         let (mut batch, mut packets, mut calls, mut empty) = (Batch::with_capacity(256), 0u64, 0u64, 0u64);
         let begin = Instant::now();
-        while goes_on(begin, plan.time) {
+        while has_time(begin, plan.time) {
             let received = rx.recv(&mut batch);
             if received == 0 {
                 empty += 1;

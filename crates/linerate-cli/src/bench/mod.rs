@@ -136,8 +136,8 @@ impl Plan {
 }
 
 /// Returns whether a measurement that began at `begin` continues: until its time is over, or Ctrl-C.
-fn goes_on(begin: Instant, time: Duration) -> bool {
-    begin.elapsed() < time && !interrupts().have_come()
+fn has_time(begin: Instant, time: Duration) -> bool {
+    begin.elapsed() < time && !interrupts().should_end()
 }
 
 /// Runs the selected experiments, and writes the report.
@@ -173,7 +173,7 @@ pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
         let before = Snapshot::take();
         let section = experiment(&plan)?;
         // An interrupted experiment lacks some points.
-        if interrupts().have_come() {
+        if interrupts().should_end() {
             report.interrupted_in(name.to_string());
             break;
         }
@@ -232,7 +232,7 @@ pub fn forward(plan: &Plan, options: &RunOptions, profile: bool) -> Result<Measu
     let mut best: Option<Measured> = None;
     for _ in 0..TRIES {
         // After Ctrl-C, stop measuring: this experiment is not shown.
-        if best.is_some() && interrupts().have_come() {
+        if best.is_some() && interrupts().should_end() {
             break;
         }
         let mut run = Run::open(&Point, &plan.names(), None, &options)?;

@@ -11,7 +11,7 @@ use linerate::traffic::{Generator, touch};
 use linerate::{Batch, Error};
 
 use super::published::{DPDK_PARTS, IXY_PARTS};
-use super::{Plan, forward, goes_on};
+use super::{Plan, forward, has_time};
 use crate::chart::{Bar, Bars, Chart};
 use crate::profile::{EVERY, Parts, Profile, Stamps, cycles};
 use crate::report::{Cell, Section};
@@ -108,7 +108,7 @@ pub fn on_one_processor(time: Duration, batch: usize, ring: usize) -> Result<Par
     for _ in 0..10 {
         let profile = Arc::<Profile>::default();
         let (begin, stamps) = (Instant::now(), Stamps::new(profile.clone()));
-        while goes_on(begin, time / 10) {
+        while has_time(begin, time / 10) {
             for card in &cards {
                 card.step(size);
             }
@@ -143,7 +143,7 @@ fn memory(plan: &Plan) -> Result<f64, Error> {
     let pool = Pool::new(Region::new(&RegionOptions::default())?);
     let mut batch = Batch::with_capacity(BATCH);
     let (begin, mut spent, mut packets) = (Instant::now(), 0, 0);
-    while goes_on(begin, plan.time / 4) {
+    while has_time(begin, plan.time / 4) {
         let start = cycles();
         for _ in 0..1000 {
             packets += batch.alloc(&pool, BATCH, 60) as u64;

@@ -19,7 +19,7 @@ use crate::signals::interrupts;
 const LEVEL: i32 = 1;
 
 /// How long a compressor may hold back data from readers of its file. Flushing more often makes the file larger.
-const FLUSHED: Duration = Duration::from_secs(1);
+const FLUSH_AFTER: Duration = Duration::from_secs(1);
 
 /// When to begin the next file, and how many to keep.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
@@ -44,12 +44,12 @@ impl Ring {
 
 /// Files that another program has changed, replaced or removed.
 #[derive(Default)]
-pub struct Touched {
+pub struct AffectedFiles {
     pub count: u64,
     pub first: Option<PathBuf>,
 }
 
-impl Touched {
+impl AffectedFiles {
     fn add(&mut self, path: PathBuf) {
         self.count += 1;
         self.first.get_or_insert(path);
@@ -68,7 +68,7 @@ pub struct Files {
     ring: Ring,
     current: Option<Current>,
     /// The existing files, oldest first, with the extent of each finished one when it was finished.
-    names: VecDeque<(PathBuf, Option<Extent>)>,
+    paths: VecDeque<(PathBuf, Option<Extent>)>,
     begun: u64,
     /// The number in the last file's name.
     number: u64,
@@ -79,9 +79,9 @@ pub struct Files {
     pub removed: u64,
     pub unremoved: Option<String>,
     /// Files that were removed or moved.
-    pub missing: Touched,
+    pub missing: AffectedFiles,
     /// Files that were changed or replaced; they are not removed.
-    pub changed: Touched,
+    pub changed: AffectedFiles,
     /// The times of the first and the last frame.
     times: Option<[u64; 2]>,
     /// Frames of each interface.
@@ -120,15 +120,15 @@ impl Files {
             interfaces,
             ring,
             current: None,
-            names: VecDeque::new(),
+            paths: VecDeque::new(),
             begun: 0,
             number: 0,
             frames: 0,
             bytes: 0,
             removed: 0,
             unremoved: None,
-            missing: Touched::default(),
-            changed: Touched::default(),
+            missing: AffectedFiles::default(),
+            changed: AffectedFiles::default(),
             times: None,
             written,
         };
@@ -142,14 +142,14 @@ impl Files {
     }
 
     /// Returns the existing files, oldest first.
-    pub fn names(&self) -> impl Iterator<Item = &PathBuf> {
-        self.names.iter().map(|(path, _)| path)
+    pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
+        self.paths.iter().map(|(path, _)| path)
     }
 
     /// Compares the files with what was written, and counts changed and missing ones. Missing files are removed from
-    /// [`names`](Files::names).
+    /// [`paths`](Files::paths).
     pub fn compare(&mut self) {
-        for (path, written) in std::mem::take(&mut self.names) {
+        for (path, written) in std::mem::take(&mut self.paths) {
             match Extent::at(&path) {
                 _ if is_standard_output(&path) => {}
                 Err(_) => {
@@ -159,7 +159,7 @@ impl Files {
                 Ok(there) if written.is_some_and(|written| there != written) => self.changed.add(path.clone()),
                 Ok(_) => {}
             }
-            self.names.push_back((path, written));
+            self.paths.push_back((path, written));
         }
     }
 
@@ -183,7 +183,7 @@ impl Files {
                 let (file, why) = ("standard output".to_string(), "cannot write to it: it is closed".to_string());
                 return Err(Error::file(file, why));
             }
-            true => Output::standard(|| interrupts().have_come())?,
+            true => Output::standard(|| interrupts().should_end())?,
             false => Output::create(&path)?,
         };
         let is_compressed = path.extension().is_some_and(|ending| ending == "zst");
@@ -196,13 +196,13 @@ impl Files {
         };
         self.begun += 1;
         self.current = Some(Current { target, bytes: 0, frames: 0, first: None, unflushed: None });
-        self.names.push_back((path, None));
+        self.paths.push_back((path, None));
         let mut beginning = Vec::new();
         let names: Vec<&str> = self.interfaces.iter().map(String::as_str).collect();
         self.format.begin(&mut beginning, self.snaplen, &names);
         self.put(&beginning, 0)?;
-        while self.ring.files.is_some_and(|most| self.names.len() > most as usize) {
-            let Some((oldest, written)) = self.names.pop_front() else { break };
+        while self.ring.files.is_some_and(|most| self.paths.len() > most as usize) {
+            let Some((oldest, written)) = self.paths.pop_front() else { break };
             // Do not remove another program's file in its place.
             let is_link = oldest.symlink_metadata().is_ok_and(|there| there.is_symlink());
             if is_link || Extent::at(&oldest).is_ok_and(|there| written.is_some_and(|written| there != written)) {
@@ -263,7 +263,7 @@ impl Files {
     /// [`ErrorKind::File`].
     pub fn flush(&mut self) -> Result<(), Error> {
         if let Some(Current { target: Target::Compressed(encoder), unflushed, .. }) = &mut self.current
-            && unflushed.is_some_and(|since| since.elapsed() >= FLUSHED)
+            && unflushed.is_some_and(|since| since.elapsed() >= FLUSH_AFTER)
         {
             *unflushed = None;
             let flushed = encoder.flush();
@@ -280,7 +280,7 @@ impl Files {
             Target::Plain(output) => return output.error(error, current.frames),
             Target::Compressed(encoder) => encoder.get_ref(),
         };
-        let (whole, more) = self.names.back().map_or((0, ""), |(path, _)| compressed_frames(path));
+        let (whole, more) = self.paths.back().map_or((0, ""), |(path, _)| compressed_frames(path));
         self.frames = self.frames - current.frames + whole;
         current.frames = whole;
         output.error(error, format!("{more}{whole}"))
@@ -304,7 +304,7 @@ impl Files {
             Target::Plain(output) => output.extent(),
             Target::Compressed(encoder) => encoder.get_ref().extent(),
         });
-        self.names.back_mut().into_iter().for_each(|(_, written)| *written = extent);
+        self.paths.back_mut().into_iter().for_each(|(_, written)| *written = extent);
         Ok(())
     }
 
@@ -355,11 +355,11 @@ fn compressed_frames(path: &Path) -> (u64, &'static str) {
 /// Returns whether a path is `-`, or another name of standard output.
 pub fn is_standard_output(path: &Path) -> bool {
     ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path.as_os_str() == *name)
-        || is_its_file(path)
+        || is_redirected_output(path)
 }
 
 /// Returns whether a path is that of the file or pipe to which standard output is redirected.
-fn is_its_file(path: &Path) -> bool {
+fn is_redirected_output(path: &Path) -> bool {
     let Ok(there) = path.metadata() else { return false };
     let is_output = rustix::fs::fstat(std::io::stdout())
         .is_ok_and(|output| (output.st_dev, output.st_ino) == (there.dev(), there.ino()));
@@ -396,7 +396,7 @@ mod tests {
         files.write(&records, &|files| vec![Counts { written: files.written(0).0, ..Counts::default() }]).unwrap();
         files.end(&Vec::new()).unwrap();
         let counts: Vec<usize> = files
-            .names()
+            .paths()
             .map(|path| {
                 let mut reader = linerate::capture::Reader::open(path).unwrap();
                 let mut frame = Vec::new();
@@ -404,7 +404,7 @@ mod tests {
             })
             .collect();
         assert_eq!((counts, files.frames, files.begun()), (vec![3, 2, 1, 2], 8, 4));
-        let name = files.names().next().unwrap().file_name().unwrap().to_str().unwrap().to_string();
+        let name = files.paths().next().unwrap().file_name().unwrap().to_str().unwrap().to_string();
         assert!(name.starts_with("a_00001_2") && name.ends_with(".b.pcapng"), "{name}");
         fs::remove_dir_all(&folder).unwrap();
     }

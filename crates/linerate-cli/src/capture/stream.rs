@@ -13,7 +13,7 @@ use crate::terminal::note;
 pub const CHUNK: usize = 256 << 10;
 /// The longest time for which records are kept while packets arrive. In a pause they are handed over once the writer is
 /// idle.
-const KEPT: Duration = Duration::from_millis(100);
+const HAND_OVER_AFTER: Duration = Duration::from_millis(100);
 /// The most bytes around a frame in a record, with padding.
 const AROUND: usize = 36;
 
@@ -123,7 +123,7 @@ impl Stream {
         self.shared.is_idle.store(false, Ordering::SeqCst);
         let first = now().max(self.last + 1);
         self.last = first + packets as u64;
-        if self.frames > 0 && first - self.begun > KEPT.as_nanos() as u64 {
+        if self.frames > 0 && first - self.begun > HAND_OVER_AFTER.as_nanos() as u64 {
             self.hand_over();
         }
         if self.frames == 0 {

@@ -25,10 +25,10 @@ const RING: usize = 4096;
 /// The number of buffered bytes at which the buffer is written.
 const BUFFER: usize = 64 << 10;
 /// The longest time for which bytes are buffered while packets arrive. In a pause they are written immediately.
-const KEPT: Duration = Duration::from_millis(100);
+const FLUSH_AFTER: Duration = Duration::from_millis(100);
 /// The longest time to wait for the pipe's reader, and how often to check for it.
 const READER: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The longest sleep while the pipe is full, after which the thread checks whether it is to end.
 const LONGEST_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 /// The sleep if a port cannot wake a thread.
@@ -110,7 +110,7 @@ pub fn open_pipe(path: &Path) -> Result<Option<File>, String> {
             }
             Err(_) => {}
         }
-        if interrupts().wait(LOOK) {
+        if interrupts().wait(POLL_INTERVAL) {
             return Ok(None);
         }
     }
@@ -132,7 +132,7 @@ impl Capture<'_> {
         self.queues.iter_mut().for_each(RxQueue::disarm);
         let (mut batch, mut waiter) = (Batch::with_capacity(BATCH), Waiter::new(Wait::Adaptive).woken_by(waker));
         let mut has_reader = self.stream.flush()?;
-        while has_reader && !interrupts().have_come() {
+        while has_reader && !interrupts().should_end() {
             let packets = self.turn(&mut batch);
             if packets > 0 {
                 has_reader = !self.stream.is_due() || self.stream.flush()?;
@@ -204,7 +204,7 @@ impl Stream {
 
     /// Returns whether buffered frames must be written even while packets arrive.
     fn is_due(&self) -> bool {
-        self.buffer.len() >= BUFFER || self.flushed.elapsed() >= KEPT
+        self.buffer.len() >= BUFFER || self.flushed.elapsed() >= FLUSH_AFTER
     }
 
     /// Writes all buffered frames; false if the pipe has no reader any more, or if a signal arrived first.
@@ -219,7 +219,7 @@ impl Stream {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let pipe = PollFd::new(&self.pipe, PollFlags::OUT);
                     let _ = poll(&mut [pipe, PollFd::new(&self.waker, PollFlags::IN)], Some(&LONGEST_SLEEP));
-                    if interrupts().have_come() {
+                    if interrupts().should_end() {
                         return Ok(false);
                     }
                 }

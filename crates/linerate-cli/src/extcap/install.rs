@@ -11,21 +11,21 @@ use crate::show::print;
 use crate::terminal::note;
 
 /// The file at the path of a link.
-enum There {
-    Nothing,
+enum Existing {
+    Missing,
     /// A link to a `linerate`.
     Ours,
     Other,
 }
 
-fn look(path: &Path, program: &Path) -> Result<There, String> {
+fn inspect(path: &Path, program: &Path) -> Result<Existing, String> {
     match (fs::symlink_metadata(path), fs::read_link(path)) {
         (_, Ok(target)) if target == program || target.file_name().is_some_and(|name| name == "linerate") => {
-            Ok(There::Ours)
+            Ok(Existing::Ours)
         }
-        (Err(error), _) if error.kind() == ErrorKind::NotFound => Ok(There::Nothing),
+        (Err(error), _) if error.kind() == ErrorKind::NotFound => Ok(Existing::Missing),
         (Err(error), _) => Err(failed(path, &error)),
-        _ => Ok(There::Other),
+        _ => Ok(Existing::Other),
     }
 }
 
@@ -56,14 +56,14 @@ pub fn install(asked: Option<&Path>) -> Result<(), String> {
     let links: Vec<PathBuf> = folders(asked)?.iter().map(|folder| folder.join(PROGRAM)).collect();
     // Create all links or none.
     for link in &links {
-        if let There::Other = look(link, &program)? {
+        if let Existing::Other = inspect(link, &program)? {
             return Err(format!("{} exists and is not a link to linerate\n  move it away", link.display()));
         }
     }
     for link in &links {
         let failed = |error: std::io::Error| failed(link, &error);
         link.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
-        if let There::Ours = look(link, &program)? {
+        if let Existing::Ours = inspect(link, &program)? {
             fs::remove_file(link).map_err(failed)?;
         }
         symlink(&program, link).map_err(failed)?;
@@ -91,14 +91,16 @@ pub fn uninstall(asked: Option<&Path>) -> Result<(), String> {
     let program = program()?;
     let mut removed = 0;
     for link in folders(asked)?.iter().map(|folder| folder.join(PROGRAM)) {
-        match look(&link, &program)? {
-            There::Ours => {
+        match inspect(&link, &program)? {
+            Existing::Ours => {
                 fs::remove_file(&link).map_err(|error| failed(&link, &error))?;
                 print(&format!("removed {}\n", link.display()));
                 removed += 1;
             }
-            There::Other => return Err(format!("{} is not a link to linerate, and was not removed", link.display())),
-            There::Nothing => {}
+            Existing::Other => {
+                return Err(format!("{} is not a link to linerate, and was not removed", link.display()));
+            }
+            Existing::Missing => {}
         }
     }
     if removed == 0 {

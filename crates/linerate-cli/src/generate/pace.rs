@@ -34,7 +34,7 @@ impl Pace {
     }
 
     /// Returns the minimum number of frames to make at a time.
-    pub fn least(&self, rate: f64) -> usize {
+    pub fn min_batch(&self, rate: f64) -> usize {
         let together = self.together.unwrap_or(1).min(Pacer::SLACK as usize);
         ((rate * self.part * 50e-6) as usize).clamp(1, together)
     }

@@ -23,7 +23,7 @@ pub struct Lane {
     /// `None` for frames at full speed.
     pacer: Option<Pacer>,
     /// The minimum number of paced frames to make at a time.
-    least: usize,
+    min_batch: usize,
     /// Frames left to make.
     left: u64,
     /// Counts the sent frames of the stream, over all queues.
@@ -53,7 +53,7 @@ pub struct Sender {
     pub speed: Option<Follower>,
     pub responder: Option<Answering>,
     /// How long the thread sleeps when no frame is due, as a receiving process may need the processor.
-    pub rest: Option<Duration>,
+    pub idle_sleep: Option<Duration>,
     /// The time after which it sends nothing more.
     pub end: End,
     /// Since when the port has had no room for all packets, and the total nanoseconds of earlier times without room.
@@ -78,19 +78,19 @@ impl Sender {
             batch.clear();
             responder.send(&mut self.tx);
         }
-        if self.speed.as_mut().is_some_and(Follower::goes_on) {
+        if self.speed.as_mut().is_some_and(Follower::pause_ended) {
             self.lanes.iter_mut().filter_map(|lane| lane.pacer.as_mut()).for_each(Pacer::resume);
         }
         if let Some(rate) = self.speed.as_mut().and_then(Follower::changed) {
             self.lanes.iter_mut().for_each(|lane| lane.set_rate(rate));
         }
-        if self.end.has_come() {
+        if self.end.is_reached() {
             self.batch.clear();
             self.runs.clear();
         } else if self.batch.is_empty() {
             self.fill();
-            if let (true, Some(rest)) = (self.batch.is_empty(), self.rest) {
-                std::thread::sleep(rest);
+            if let (true, Some(idle_sleep)) = (self.batch.is_empty(), self.idle_sleep) {
+                std::thread::sleep(idle_sleep);
             }
         }
         let room = self.pool.region().room();
@@ -120,7 +120,7 @@ impl Sender {
             let lane = &mut self.lanes[number];
             let most = ((capacity - self.batch.len()) as u64).min(lane.left) as usize;
             if let Some(pacer) = lane.pacer.as_mut().filter(|_| most > 0) {
-                let due = pacer.take_up_to(lane.least.min(most), most);
+                let due = pacer.take_up_to(lane.min_batch.min(most), most);
                 self.make(number, due);
             }
         }
@@ -142,9 +142,9 @@ impl Sender {
         let made = if wanted == 0 {
             0
         } else if longest <= self.pool.region().room() {
-            let behind = self.runs.iter().map(|(_, packets)| packets).sum();
+            let earlier = self.runs.iter().map(|(_, packets)| packets).sum();
             let made = self.batch.alloc(&self.pool, wanted, longest);
-            let packets = self.batch.packets().skip(behind);
+            let packets = self.batch.packets().skip(earlier);
             match &mut lane.source {
                 Source::Flows(generator) => packets.for_each(|mut packet| generator.fill(&mut packet)),
                 Source::Template(frames) => packets.for_each(|mut packet| {
@@ -183,7 +183,7 @@ impl Lane {
     /// Creates a lane for `left` frames of a source. `rate` is the requested total of all streams in packets per
     /// second; `None`: full speed.
     pub fn new(source: Source, pace: Pace, rate: Option<f64>, left: u64, sent: Arc<AtomicU64>) -> Lane {
-        let mut lane = Lane { source, pace, pacer: None, least: 1, left, sent, made: Vec::new() };
+        let mut lane = Lane { source, pace, pacer: None, min_batch: 1, left, sent, made: Vec::new() };
         lane.set_rate(rate);
         lane
     }
@@ -194,7 +194,7 @@ impl Lane {
             (Some(rate), Some(pacer)) => pacer.set_rate(self.pace.rate(rate), 0.0),
             (rate, pacer) => *pacer = rate.map(|rate| self.pace.pacer(rate)),
         }
-        self.least = rate.map_or(1, |rate| self.pace.least(rate));
+        self.min_batch = rate.map_or(1, |rate| self.pace.min_batch(rate));
     }
 
     /// Generates up to `wanted` frames of several buffers each, and returns their number.

@@ -81,7 +81,7 @@ struct File {
 }
 
 /// How often a pipe is checked for a packet.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The largest file of streams, in bytes.
 const LONGEST: u64 = 1 << 20;
 
@@ -158,10 +158,10 @@ impl Stream {
     ///
     /// # Errors
     /// [`ErrorKind::File`]: a signal arrived first.
-    pub fn first_frame(&self, place: &str) -> Result<Option<Vec<u8>>, Error> {
+    pub fn first_frame(&self, position: &str) -> Result<Option<Vec<u8>>, Error> {
         let Some(path) = &self.template else { return Ok(None) };
         let none = |why: String| Error::file(path.display().to_string(), why);
-        let wrong = |error: Error| -> ! { usage(&format!("{place}{error}")) };
+        let wrong = |error: Error| -> ! { usage(&format!("{position}{error}")) };
         let (mut frames, mut bytes) = (Frames::open(path).unwrap_or_else(|error| wrong(error)), Vec::new());
         loop {
             match frames.next(&mut bytes).unwrap_or_else(|error| wrong(error)) {
@@ -171,7 +171,7 @@ impl Stream {
                     }
                     return Ok(Some(bytes));
                 }
-                FramePoll::Pending if interrupts().wait(LOOK) => return Err(none("no packet arrived".to_string())),
+                FramePoll::Pending if interrupts().wait(POLL_INTERVAL) => return Err(none("no packet arrived".to_string())),
                 FramePoll::Pending => {}
                 FramePoll::End => {
                     let skipped = frames.skipped();
@@ -185,9 +185,9 @@ impl Stream {
 
     /// Prepares the frames of each of `queues`. The numbers of its flows start at `first_flow`.
     ///
-    /// `first_frame` is the first frame of the template's file, if there is one. `place` is the stream's position in a
-    /// file, for messages; it is empty for options.
-    pub fn sources(&self, queues: u16, first_flow: u16, first_frame: Option<&[u8]>, place: &str) -> Vec<Source> {
+    /// `first_frame` is the first frame of the template's file, if there is one. `position` is the stream's position in
+    /// a file, for messages; it is empty for options.
+    pub fn sources(&self, queues: u16, first_flow: u16, first_frame: Option<&[u8]>, position: &str) -> Vec<Source> {
         let flows = u64::from(self.flow_count(queues));
         let share = |n: u16| first_flow.saturating_add((flows * u64::from(n) / u64::from(queues)) as u16);
         // Each queue has its own flows, at least one.
@@ -205,7 +205,7 @@ impl Stream {
             // Frames of several sizes have sequence numbers, too.
             (None, None) => {
                 let last = 1023u16.checked_add(self.flows.unwrap_or(1)).unwrap_or_else(|| {
-                    usage(&format!("{place}frames of several sizes allow at most 64512 flows, one per source port"))
+                    usage(&format!("{position}frames of several sizes allow at most 64512 flows, one per source port"))
                 });
                 template(&format!("eth/ip/udp(sport=1024-{last})/stamp")).unwrap_or_else(|error| usage(error.why()))
             }
@@ -213,16 +213,16 @@ impl Stream {
         };
         let template = match &self.size {
             Some(sizes) => {
-                let option = if place.is_empty() { "--size" } else { "size" };
+                let option = if position.is_empty() { "--size" } else { "size" };
                 template
                     .with_sizes(sizes.clone())
-                    .unwrap_or_else(|error| usage(&format!("{place}{option}: {}", error.why())))
+                    .unwrap_or_else(|error| usage(&format!("{position}{option}: {}", error.why())))
             }
             None => template,
         };
         let template = template.with_seed(self.seed.unwrap_or(1)).with_flow(first_flow);
         let frames = (0..queues).map(|queue| template.clone().with_share(queue, queues).frames());
-        frames.map(|frames| frames.unwrap_or_else(|error| usage(&format!("{place}{}", error.why()))).into()).collect()
+        frames.map(|frames| frames.unwrap_or_else(|error| usage(&format!("{position}{}", error.why()))).into()).collect()
     }
 
     /// Returns the gaps between a queue's frames.

@@ -16,21 +16,21 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde_json::{Value, json};
 
-use super::{Asked, Request};
+use super::{PendingRequest, Request};
 use crate::signals::interrupts;
 use crate::terminal::note;
 
 /// The longest request, without its line end.
 const REQUEST: u64 = 4096;
 /// A client that does not read its answer is dropped after this time.
-const PATIENCE: Duration = Duration::from_secs(2);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most clients at a time.
 const CLIENTS: usize = 16;
 
 /// The control socket of a run.
 pub struct Control {
     /// Dropped before the socket, so that pending requests are answered.
-    asked: Receiver<Asked>,
+    requests: Receiver<PendingRequest>,
     _socket: Socket,
 }
 
@@ -76,11 +76,11 @@ impl Clients {
         self.one_less.notify_all();
     }
 
-    /// Accepts no new requests, and waits until pending ones are answered, at most for [`PATIENCE`].
+    /// Accepts no new requests, and waits until pending ones are answered, at most for [`CLIENT_TIMEOUT`].
     fn close(&self) {
         let streams = self.streams();
         streams.values().for_each(|client| drop(client.shutdown(Shutdown::Read)));
-        drop(self.one_less.wait_timeout_while(streams, PATIENCE, |streams| !streams.is_empty()));
+        drop(self.one_less.wait_timeout_while(streams, CLIENT_TIMEOUT, |streams| !streams.is_empty()));
     }
 }
 
@@ -91,8 +91,8 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 
 impl Control {
     /// Returns the next pending request.
-    pub fn request(&self) -> Option<Asked> {
-        self.asked.try_recv().ok()
+    pub fn request(&self) -> Option<PendingRequest> {
+        self.requests.try_recv().ok()
     }
 
     /// Listens at `path`, in separate threads, which forward requests to the run.
@@ -101,7 +101,7 @@ impl Control {
     /// [`ErrorKind::Unusable`]: the path cannot be used.
     pub fn listen(path: &Path) -> Result<Control, Error> {
         let listener = bind(path)?;
-        let (requests, asked) = channel();
+        let (sender, requests) = channel();
         let clients = Arc::<Clients>::default();
         let socket = Socket { path: path.to_path_buf(), identity: identity(path), clients: clients.clone() };
         let accept = move || {
@@ -113,10 +113,10 @@ impl Control {
                     let _ = refuse(client, if is_ours { "too many clients" } else { "the run is another user's" });
                     continue;
                 }
-                let (requests, clients_of, client) = (requests.clone(), clients.clone(), Arc::new(client));
+                let (sender, clients_of, client) = (sender.clone(), clients.clone(), Arc::new(client));
                 let served = client.clone();
                 let work = move || {
-                    let _ = answer_all(&served, &requests);
+                    let _ = answer_all(&served, &sender);
                     clients_of.remove(&served);
                 };
                 if std::thread::Builder::new().name("control".to_string()).spawn(work).is_err() {
@@ -126,7 +126,7 @@ impl Control {
         };
         std::thread::Builder::new().name("control".to_string()).spawn(accept).map_err(Error::thread)?;
         note(&format!("control: {}", path.display()));
-        Ok(Control { asked, _socket: socket })
+        Ok(Control { requests, _socket: socket })
     }
 }
 
@@ -177,13 +177,13 @@ fn connect(path: &Path) -> std::io::Result<()> {
 }
 
 fn refuse(mut client: UnixStream, why: &str) -> std::io::Result<()> {
-    client.set_write_timeout(Some(PATIENCE))?;
+    client.set_write_timeout(Some(CLIENT_TIMEOUT))?;
     writeln!(client, "{}", json!({ "error": why }))
 }
 
 /// Answers a client until it closes the connection, or sends a line that is too long.
-fn answer_all(mut client: &UnixStream, requests: &Sender<Asked>) -> std::io::Result<()> {
-    client.set_write_timeout(Some(PATIENCE))?;
+fn answer_all(mut client: &UnixStream, requests: &Sender<PendingRequest>) -> std::io::Result<()> {
+    client.set_write_timeout(Some(CLIENT_TIMEOUT))?;
     let (mut reader, mut line) = (BufReader::new(client), Vec::new());
     loop {
         line.clear();
@@ -211,10 +211,10 @@ fn answer_all(mut client: &UnixStream, requests: &Sender<Asked>) -> std::io::Res
 }
 
 /// Forwards a request to the run, and returns the answer.
-fn ask(request: Request, requests: &Sender<Asked>) -> Value {
+fn ask(request: Request, requests: &Sender<PendingRequest>) -> Value {
     let (sender, answer) = channel();
     // A run that ends drops the answer's sender instead of answering.
-    let _ = requests.send(Asked { request, answer: Some(sender) });
+    let _ = requests.send(PendingRequest { request, answer: Some(sender) });
     interrupts().wake();
     answer.recv().unwrap_or_else(|_| json!({ "error": "the run has ended" }))
 }

@@ -61,7 +61,7 @@ pub struct Request {
 }
 
 /// A request to a run, and the sender of its answer if a program waits for one.
-pub struct Asked {
+pub struct PendingRequest {
     pub request: Request,
     pub answer: Option<Sender<Value>>,
 }
@@ -88,13 +88,13 @@ fn read_rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<NewRate>, D::E
 }
 
 /// The most changes that a summary lists.
-const MOST: usize = 1000;
+const MAX_CHANGES: usize = 1000;
 /// The lowest and the highest rate that keys can set below full speed, in packets per second.
-const LEAST: f64 = 1.0;
-const HIGHEST: f64 = 1e9;
+const MIN_RATE: f64 = 1.0;
+const MAX_RATE: f64 = 1e9;
 
 /// How a run can be controlled, and how it was.
-pub struct Live {
+pub struct LiveControl {
     mode: &'static dyn Mode,
     is_paused: Arc<AtomicBool>,
     /// The variable rate of the senders, and the mean length of their frames, without CRC.
@@ -102,19 +102,19 @@ pub struct Live {
     /// Why the rate cannot change, if there is no `speed`.
     pub no_rate: String,
     /// The run was paused or its rate was changed, so the initially requested rate does not apply.
-    is_steered: Cell<bool>,
+    is_controlled: Cell<bool>,
     is_stopped: Cell<bool>,
     changes: RefCell<Vec<Value>>,
 }
 
-impl Live {
-    pub fn new(mode: &'static dyn Mode) -> Live {
-        Live {
+impl LiveControl {
+    pub fn new(mode: &'static dyn Mode) -> LiveControl {
+        LiveControl {
             mode,
             is_paused: Arc::default(),
             speed: None,
             no_rate: format!("{} has no rate that can change; gen has", mode.name()),
-            is_steered: Cell::default(),
+            is_controlled: Cell::default(),
             is_stopped: Cell::default(),
             changes: RefCell::default(),
         }
@@ -136,7 +136,7 @@ impl Live {
 
     /// Makes the rate of the run's senders variable. It is `packets_per_second` now, or full speed; frames have
     /// `mean_len` bytes.
-    pub fn paces(&mut self, packets_per_second: Option<f64>, mean_len: f64) -> Arc<Speed> {
+    pub fn make_rate_variable(&mut self, packets_per_second: Option<f64>, mean_len: f64) -> Arc<Speed> {
         let speed = Arc::new(Speed::new(packets_per_second));
         self.speed = Some((speed.clone(), mean_len));
         speed
@@ -153,8 +153,8 @@ impl Live {
     }
 
     /// Returns whether the run was paused or its rate was changed.
-    pub fn is_steered(&self) -> bool {
-        self.is_steered.get()
+    pub fn is_controlled(&self) -> bool {
+        self.is_controlled.get()
     }
 
     /// Returns whether the run was asked to end.
@@ -167,7 +167,7 @@ impl Live {
         self.mode.no_pause().is_none()
     }
 
-    /// Returns the first [`MOST`] changes, with the time of each.
+    /// Returns the first [`MAX_CHANGES`] changes, with the time of each.
     pub fn changes(&self) -> Vec<Value> {
         self.changes.borrow().clone()
     }
@@ -192,17 +192,17 @@ impl Live {
         if let Some(rate) = rate
             && let Some((speed, _)) = &self.speed
         {
-            self.is_steered.set(self.is_steered() || speed.get() != rate);
+            self.is_controlled.set(self.is_controlled() || speed.get() != rate);
             speed.set(rate);
             change["rate_mpps"] = rate.map_or(json!("full"), |rate| json!(rate / 1e6));
             done.push(rate.map_or("full speed".to_string(), |rate| format!("the rate is {}", Rate::Packets(rate))));
         }
         if let Some(pause) = request.pause.filter(|pause| *pause != self.is_paused()) {
             if let Some((speed, _)) = self.speed.as_ref().filter(|_| !pause) {
-                speed.go_on();
+                speed.end_pause();
             }
             self.is_paused.store(pause, Ordering::Relaxed);
-            self.is_steered.set(true);
+            self.is_controlled.set(true);
             change["pause"] = pause.into();
             done.push(if pause { "paused" } else { "resumed" }.to_string());
         }
@@ -216,11 +216,11 @@ impl Live {
             interrupts().end();
         }
         if request.was_suspended {
-            self.is_steered.set(true);
+            self.is_controlled.set(true);
             change["suspended"] = true.into();
             done.push("was suspended; no packets moved".to_string());
         }
-        if change != json!({}) && self.changes.borrow().len() < MOST {
+        if change != json!({}) && self.changes.borrow().len() < MAX_CHANGES {
             change["seconds"] = json!((seconds * 1000.0).round() / 1000.0);
             self.changes.borrow_mut().push(change);
         }
@@ -235,10 +235,10 @@ impl Live {
         let rate = match (rate, speed.get()) {
             (NewRate::Full, _) => return Ok(None),
             (NewRate::Exactly(rate), _) => rate,
-            (NewRate::Times(factor), Some(present)) if present * factor < LEAST && factor < 1.0 => {
-                return Err(format!("keys cannot set a rate below {LEAST} packet/s"));
+            (NewRate::Times(factor), Some(present)) if present * factor < MIN_RATE && factor < 1.0 => {
+                return Err(format!("keys cannot set a rate below {MIN_RATE} packet/s"));
             }
-            (NewRate::Times(factor), Some(present)) if present * factor > HIGHEST && factor > 1.0 => return Ok(None),
+            (NewRate::Times(factor), Some(present)) if present * factor > MAX_RATE && factor > 1.0 => return Ok(None),
             (NewRate::Times(factor), Some(present)) => Rate::Packets(present * factor),
             (NewRate::Times(factor), None) if factor > 1.0 => return Err("already at full speed".to_string()),
             (NewRate::Times(factor), None) => match measured() {

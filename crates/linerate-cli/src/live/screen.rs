@@ -12,21 +12,21 @@ use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifi
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::view::{Shown, State, View};
+use super::view::{Panel, State, View};
 use super::{NewRate, Request};
 use crate::rates::Tick;
 use crate::signals::interrupts;
 use crate::terminal;
 
 /// How often the thread that reads keys checks whether the screen is closed.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The factor by which a key changes a rate.
 const STEP: f64 = 1.1;
 
 /// The full screen of a run. It is left when this is dropped.
 pub struct Screen {
-    /// Not dropped: [`terminal::leave`] shows the cursor. The destructor would print its failure to do so, which panics
-    /// if the terminal is gone.
+    /// Not dropped: [`terminal::leave`] shows the cursor. The destructor would print its failure to do so, which
+    /// panics if the terminal is gone.
     terminal: ManuallyDrop<DefaultTerminal>,
     view: View,
     is_over: Arc<AtomicBool>,
@@ -39,7 +39,7 @@ impl Drop for Screen {
         self.is_over.store(true, Ordering::Relaxed);
         // Wait for the thread, as the next keys are for the shell. If it is stuck because the terminal is gone, it ends
         // with the process.
-        while self.keys.recv_timeout(4 * LOOK).is_ok() {}
+        while self.keys.recv_timeout(4 * POLL_INTERVAL).is_ok() {}
         terminal::leave();
     }
 }
@@ -53,7 +53,7 @@ fn is_control(key: &KeyEvent, letter: char) -> bool {
 fn has_event() -> io::Result<bool> {
     let stdin = io::stdin();
     let mut polled = [PollFd::new(&stdin, PollFlags::IN)];
-    let time = Timespec { tv_sec: 0, tv_nsec: LOOK.as_nanos() as i64 };
+    let time = Timespec { tv_sec: 0, tv_nsec: POLL_INTERVAL.as_nanos() as i64 };
     match poll(&mut polled, Some(&time)) {
         Ok(_) if polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) => {
             Err(io::ErrorKind::BrokenPipe.into())
@@ -140,15 +140,15 @@ impl Screen {
             KeyCode::Char('-') | KeyCode::Down => with(1.0 / STEP),
             KeyCode::PageUp => with(2.0),
             KeyCode::PageDown => with(0.5),
-            KeyCode::Char('v') => self.shows(Shown::Queues),
-            KeyCode::Char('?' | 'h') => self.shows(Shown::Keys),
+            KeyCode::Char('v') => self.toggle(Panel::Queues),
+            KeyCode::Char('?' | 'h') => self.toggle(Panel::Keys),
             _ => None,
         }
     }
 
     /// Toggles between this part and the graphs.
-    fn shows(&mut self, shown: Shown) -> Option<Request> {
-        self.view.shown = if self.view.shown == shown { Shown::Graphs } else { shown };
+    fn toggle(&mut self, panel: Panel) -> Option<Request> {
+        self.view.panel = if self.view.panel == panel { Panel::Graphs } else { panel };
         None
     }
 

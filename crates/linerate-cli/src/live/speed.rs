@@ -22,7 +22,7 @@ impl Speed {
     }
 
     /// Records the end of a pause.
-    pub fn go_on(&self) {
+    pub fn end_pause(&self) {
         self.pauses.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -54,7 +54,7 @@ impl Follower {
 
     /// Returns whether a pause has ended since the last call.
     #[inline]
-    pub fn goes_on(&mut self) -> bool {
+    pub fn pause_ended(&mut self) -> bool {
         let pauses = self.speed.pauses.load(Ordering::Relaxed);
         std::mem::replace(&mut self.pauses, pauses) != pauses
     }

@@ -19,7 +19,7 @@ const NOTES: usize = 4;
 
 /// The part between the rates and the notes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub enum Panel {
     Graphs,
     Queues,
     Keys,
@@ -41,7 +41,7 @@ pub struct View {
     title: String,
     has_rate: bool,
     can_pause: bool,
-    pub shown: Shown,
+    pub panel: Panel,
     last: Option<Tick>,
     /// Packets per second, received and sent, of each port, the latest first.
     history: Vec<[VecDeque<u64>; 2]>,
@@ -49,7 +49,7 @@ pub struct View {
 
 impl View {
     pub fn new(title: String, has_rate: bool, can_pause: bool) -> View {
-        View { title, has_rate, can_pause, shown: Shown::Graphs, last: None, history: Vec::new() }
+        View { title, has_rate, can_pause, panel: Panel::Graphs, last: None, history: Vec::new() }
     }
 
     /// Stores the rates of an interval.
@@ -96,10 +96,10 @@ impl View {
         frame.render_widget(Text::from_iter(rows), rates_area);
         frame.render_widget(Text::from(drops), drops_area);
         frame.render_widget(Text::from_iter(cycles.iter().map(|line| line.to_string())), cycles_area);
-        match self.shown {
-            Shown::Graphs => self.draw_graphs(frame, middle),
-            Shown::Queues => frame.render_widget(self.queues(middle.height.into()), middle),
-            Shown::Keys => frame.render_widget(Text::from(self.keys()), middle),
+        match self.panel {
+            Panel::Graphs => self.draw_graphs(frame, middle),
+            Panel::Queues => frame.render_widget(self.queues(middle.height.into()), middle),
+            Panel::Keys => frame.render_widget(Text::from(self.keys()), middle),
         }
         frame.render_widget(Paragraph::new(notes.join("\n")).yellow(), notes_area);
         let keys = format!(

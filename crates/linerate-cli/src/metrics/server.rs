@@ -13,7 +13,7 @@ use crate::run::Mode;
 use crate::terminal::note;
 
 /// A client that has not sent its request and read the answer by this time is dropped.
-const PATIENCE: Duration = Duration::from_secs(2);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most clients at a time. For another one, the oldest is dropped.
 const CLIENTS: usize = 64;
 /// The longest request.
@@ -56,7 +56,7 @@ impl Metrics {
         loop {
             let mut events = vec![PollFd::new(listener, PollFlags::IN)];
             events.extend(clients.iter().map(Client::event));
-            let left = clients.first().map(|oldest| PATIENCE.saturating_sub(oldest.begun.elapsed()));
+            let left = clients.first().map(|oldest| CLIENT_TIMEOUT.saturating_sub(oldest.begun.elapsed()));
             let left = left.map(|left| Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() });
             if poll(&mut events, left.as_ref()).is_err() {
                 continue; // a signal
@@ -64,8 +64,8 @@ impl Metrics {
             let is_ready: Vec<bool> = events.iter().map(|event| !event.revents().is_empty()).collect();
             let mut ready = is_ready[1..].iter();
             clients.retain_mut(|client| {
-                let goes_on = ready.next() != Some(&true) || client.go_on(self);
-                goes_on && client.begun.elapsed() < PATIENCE
+                let is_open = ready.next() != Some(&true) || client.advance(self);
+                is_open && client.begun.elapsed() < CLIENT_TIMEOUT
             });
             if is_ready[0] {
                 accept(listener, &mut clients);
@@ -115,7 +115,7 @@ fn accept(listener: &TcpListener, clients: &mut Vec<Client>) {
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
             // Without free descriptors, drop the oldest client. Without clients, wait until the process closes some.
-            Err(_) if clients.is_empty() => return std::thread::sleep(PATIENCE / 20),
+            Err(_) if clients.is_empty() => return std::thread::sleep(CLIENT_TIMEOUT / 20),
             Err(_) => drop(clients.remove(0)),
         }
     }
@@ -136,7 +136,7 @@ impl Client {
     }
 
     /// Reads more of the request, or writes more of the answer. Returns false at the end.
-    fn go_on(&mut self, metrics: &Metrics) -> bool {
+    fn advance(&mut self, metrics: &Metrics) -> bool {
         let Some((answer, written)) = &mut self.answer else {
             let mut bytes = [0; 1024];
             let read = self.stream.read(&mut bytes);

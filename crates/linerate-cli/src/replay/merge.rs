@@ -72,7 +72,7 @@ struct Lane {
 pub enum Step {
     Frame,
     /// A pipe has no data yet.
-    Nothing,
+    NoData,
     End,
 }
 
@@ -125,7 +125,7 @@ impl Merge {
             lane.found.not_ethernet = lane.frames.skipped();
         }
         if is_silent {
-            return Step::Nothing;
+            return Step::NoData;
         }
         let times = self.lanes.iter_mut().filter_map(|lane| Some((lane.next?, lane)));
         // Of equal times, the first file's frame. A frame without a time is due right after the frame before it.

@@ -25,9 +25,9 @@ const MARGIN: u64 = 100_000;
 const SLEEP: u64 = 10_000_000;
 const SPIN: u64 = 1_000_000;
 /// A longer time between two turns of a wait is a pause.
-const TURN: Duration = Duration::from_micros(10);
+const PAUSE_BETWEEN_TURNS: Duration = Duration::from_micros(10);
 /// A thread gets from one turn to the next in less time, in nanoseconds, even if cache lines have to be fetched.
-const NEAR: u64 = 2_000;
+const TURN_TIME: u64 = 2_000;
 /// Due times are capped at this one, 73 years, so that no sum of times overflows, whatever the capture contains.
 const NEVER: u64 = u64::MAX / 8;
 /// An anchor is renewed at the age of `RENEWED` if no frame is due within `CALM`, and at the age of `OLDEST` in any
@@ -82,7 +82,7 @@ pub struct Sender {
     pub batch: Batch,
     pub due: VecDeque<(u64, bool)>,
     /// An empty batch.
-    pub nothing: Batch,
+    pub empty_batch: Batch,
     pub source: Source,
     pub schedule: Schedule,
     pub pace: Pace,
@@ -95,14 +95,14 @@ pub struct Sender {
     /// Frames that may still be sent.
     pub left: u64,
     pub end: End,
-    pub spent: Arc<AtomicBool>,
+    pub is_finished: Arc<AtomicBool>,
     pub clock: Option<Clock>,
     /// When the next frame that is not yet in the batch is due.
     pub next: Option<u64>,
     /// The end of the last pause.
     pub paused_until: u64,
     /// The counter at the end of the last turn, if that turn only waited.
-    pub looked_at: Option<u64>,
+    pub last_wait_end: Option<u64>,
     /// Frames of the batch that the port has not accepted.
     pub refused: usize,
     /// The source had no frame ready when one could have been due.
@@ -122,7 +122,7 @@ pub struct Clock {
 
 impl Clock {
     /// Adds the pause between two readings of the counter; returns its end.
-    fn paused(&self, pauses: &mut Pauses, before: u64, after: u64) -> u64 {
+    fn record_pause(&self, pauses: &mut Pauses, before: u64, after: u64) -> u64 {
         let [begin, end] = [before, after].map(|at| self.timeline.nanoseconds_at(at));
         pauses.add(end - begin);
         end.saturating_sub(self.start)
@@ -141,7 +141,7 @@ impl Clock {
     }
 
     /// Sets a new anchor if the last one is old. The next frame is due in `left` nanoseconds.
-    fn keep(&mut self, now: u64, left: u64) {
+    fn renew_anchor(&mut self, now: u64, left: u64) {
         let age = self.timeline.age(now + self.start);
         if age > RENEWED && left > CALM || age > OLDEST {
             self.timeline.anchor(self.clocks.read());
@@ -152,7 +152,7 @@ impl Clock {
 impl Sender {
     /// Sends the frames that are due, and returns their number.
     pub fn turn(&mut self) -> usize {
-        if self.end.has_come() {
+        if self.end.is_reached() {
             self.give_up();
             return 0;
         }
@@ -165,7 +165,7 @@ impl Sender {
         let is_loaded = !self.batch.is_empty() || self.load(u64::MAX);
         if !is_loaded || self.tx.unsent() > 0 {
             // Reclaims sent frames, and hands on accepted ones.
-            self.tx.send(&mut self.nothing);
+            self.tx.send(&mut self.empty_batch);
         }
         if !is_loaded {
             return 0;
@@ -178,7 +178,7 @@ impl Sender {
         while self.batch.len() < self.batch.capacity() && self.load(self.now()) {}
         let at = self.now();
         let taken = send(&mut self.tx, &mut self.batch, self.chains);
-        self.note(taken, at);
+        self.record(taken, at);
         taken
     }
 
@@ -192,21 +192,21 @@ impl Sender {
         let is_handed_on = self.tx.unsent() == 0;
         let Some(clock) = &mut self.clock else { return false };
         // A thread without its own processor yields between two turns.
-        if let Some(before) = self.looked_at.take() {
+        if let Some(before) = self.last_wait_end.take() {
             let now = cycles();
-            if now.saturating_sub(before) > cycles_in(TURN) {
-                self.paused_until = clock.paused(&mut self.tally.pauses, before, now);
+            if now.saturating_sub(before) > cycles_in(PAUSE_BETWEEN_TURNS) {
+                self.paused_until = clock.record_pause(&mut self.tally.pauses, before, now);
             }
         }
         let now = clock.now();
         let left = due.saturating_sub(now);
-        clock.keep(now, left);
+        clock.renew_anchor(now, left);
         if cycles() >= clock.timeline.cycles_at(clock.start + due) {
             return true;
         }
         if self.is_exact && is_handed_on {
             // The last part of the wait is in the turn that sends, so that nothing delays the frame after it.
-            let near = due.saturating_sub(NEAR);
+            let near = due.saturating_sub(TURN_TIME);
             let is_near = now >= near;
             let until = if is_near { due } else { near.min(now + SPIN) };
             let until = clock.timeline.cycles_at(clock.start + until);
@@ -216,10 +216,10 @@ impl Sender {
             while last < until {
                 let before = std::mem::replace(&mut last, cycles());
                 if last - before > longest {
-                    self.paused_until = clock.paused(&mut self.tally.pauses, before, last);
+                    self.paused_until = clock.record_pause(&mut self.tally.pauses, before, last);
                 }
             }
-            self.looked_at = (!is_near).then_some(last);
+            self.last_wait_end = (!is_near).then_some(last);
             return is_near;
         }
         if left > 2 * MARGIN && is_handed_on {
@@ -232,13 +232,13 @@ impl Sender {
     fn load(&mut self, now: u64) -> bool {
         let frame = match self.source.peek() {
             Peek::Frame(frame) if self.left > 0 => frame,
-            Peek::Nothing if self.left > 0 => {
+            Peek::NotRead if self.left > 0 => {
                 self.has_starved = true;
                 return false;
             }
             _ => {
                 if self.batch.is_empty() {
-                    self.spent.store(true, Ordering::Relaxed);
+                    self.is_finished.store(true, Ordering::Relaxed);
                 }
                 return false;
             }
@@ -269,7 +269,7 @@ impl Sender {
     }
 
     /// Records the frames that the port accepted at a time, and those that it did not.
-    fn note(&mut self, taken: usize, at: u64) {
+    fn record(&mut self, taken: usize, at: u64) {
         for (due, is_snapped) in self.due.drain(..taken.min(self.due.len())) {
             self.tally.given += 1;
             self.tally.snapped += u64::from(is_snapped);

@@ -16,7 +16,7 @@ use crate::signals::interrupts;
 const CHUNK: usize = 256 << 10;
 const AHEAD: usize = 64;
 /// How long the reader sleeps when a pipe has no data.
-const SILENCE: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The files read so far: their counts, and the errors that ended them.
 #[derive(Default)]
@@ -34,7 +34,7 @@ pub struct Source {
     /// The next frame: its chunk, its index there, and the offset of its bytes.
     at: (usize, usize, usize),
     /// The time at which this pass begins, and how long it takes.
-    base: u64,
+    pass_start: u64,
     period: u64,
     /// Passes left after this one; `None`: endless.
     passes: Option<u64>,
@@ -48,7 +48,7 @@ pub struct Source {
 
 /// The next frame.
 #[derive(Clone, Copy)]
-pub struct Peeked {
+pub struct NextFrame {
     /// Nanoseconds since the first frame of the first pass.
     pub time: u64,
     pub len: usize,
@@ -57,9 +57,9 @@ pub struct Peeked {
 
 /// The result of [`Source::peek`].
 pub enum Peek {
-    Frame(Peeked),
+    Frame(NextFrame),
     /// The next frame is not read yet.
-    Nothing,
+    NotRead,
     End,
 }
 
@@ -89,7 +89,7 @@ impl Source {
         let mut source = Source {
             chunks: Vec::new(),
             at: (0, 0, 0),
-            base: 0,
+            pass_start: 0,
             period: 0,
             passes: passes.checked_sub(1),
             ahead: None,
@@ -107,7 +107,7 @@ impl Source {
     fn read_all(&mut self, mut merge: Merge) -> Result<(), Error> {
         let (mut longest, mut total) = (0, 0);
         let mut step = Step::Frame;
-        while step == Step::Frame && !interrupts().have_come() {
+        while step == Step::Frame && !interrupts().should_end() {
             let mut chunk = Chunk::default();
             while chunk.bytes.len() < CHUNK && step == Step::Frame {
                 let before = chunk.bytes.len();
@@ -118,7 +118,7 @@ impl Source {
             self.chunks.push(chunk);
         }
         self.period = merge.period();
-        note_pass(&self.reading, &mut merge);
+        record_pass(&self.reading, &mut merge);
         let mut reading = self.reading();
         if merge.count() == 0 {
             return Err(reading.failures.pop().unwrap_or_else(|| without_frames(&reading)));
@@ -186,12 +186,12 @@ impl Source {
             match self.chunks.get(chunk) {
                 Some(of) => {
                     if let Some(entry) = of.frames.get(frame) {
-                        let (time, len) = (self.base.saturating_add(entry.time), entry.end - begin);
-                        return Peek::Frame(Peeked { time, len, is_snapped: entry.is_snapped });
+                        let (time, len) = (self.pass_start.saturating_add(entry.time), entry.end - begin);
+                        return Peek::Frame(NextFrame { time, len, is_snapped: entry.is_snapped });
                     }
                     self.at = (chunk + 1, 0, 0);
                 }
-                None => match self.turn_over() {
+                None => match self.next_chunk() {
                     Peek::Frame(_) => {}
                     end => return end,
                 },
@@ -200,16 +200,16 @@ impl Source {
     }
 
     /// Continues after the last chunk: with the next pass, or with a chunk that was read ahead.
-    fn turn_over(&mut self) -> Peek {
-        const MORE: Peek = Peek::Frame(Peeked { time: 0, len: 0, is_snapped: false });
+    fn next_chunk(&mut self) -> Peek {
+        const MORE: Peek = Peek::Frame(NextFrame { time: 0, len: 0, is_snapped: false });
         if let Some(ahead) = &self.ahead {
             let next = match ahead.chunks.try_recv() {
                 Ok(next) => next,
-                Err(TryRecvError::Empty) => return Peek::Nothing,
+                Err(TryRecvError::Empty) => return Peek::NotRead,
                 Err(TryRecvError::Disconnected) => return Peek::End,
             };
             self.chunks.drain(..).for_each(|used| _ = ahead.back.send(used));
-            self.base = next.0;
+            self.pass_start = next.0;
             self.chunks.push(next.1);
         } else {
             match &mut self.passes {
@@ -217,7 +217,7 @@ impl Source {
                 Some(passes) => *passes -= 1,
                 None => {}
             }
-            self.base = self.base.saturating_add(self.period);
+            self.pass_start = self.pass_start.saturating_add(self.period);
         }
         self.at = (0, 0, 0);
         MORE
@@ -245,7 +245,7 @@ fn without_frames(reading: &Reading) -> Error {
 }
 
 /// Records the results of one pass. Other passes read the same files.
-fn note_pass(reading: &Mutex<Reading>, merge: &mut Merge) {
+fn record_pass(reading: &Mutex<Reading>, merge: &mut Merge) {
     let mut reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
     (reading.begin, reading.files) = merge.found();
     reading.failures.extend(merge.take_failures());
@@ -264,9 +264,9 @@ struct Reader {
 
 impl Reader {
     fn run(mut self, mut merge: Merge) {
-        let mut base = 0u64;
+        let mut pass_start = 0u64;
         loop {
-            if self.pass(&mut merge, base).is_none() {
+            if self.pass(&mut merge, pass_start).is_none() {
                 break;
             }
             let mut reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
@@ -285,7 +285,7 @@ impl Reader {
             if is_last || !reading.failures.is_empty() {
                 break;
             }
-            base = base.saturating_add(merge.period());
+            pass_start = pass_start.saturating_add(merge.period());
             match Merge::open(&self.paths) {
                 Ok(again) => merge = again,
                 Err(error) => {
@@ -298,7 +298,7 @@ impl Reader {
     }
 
     /// Reads the files once; `None` if the replay has ended.
-    fn pass(&self, merge: &mut Merge, base: u64) -> Option<()> {
+    fn pass(&self, merge: &mut Merge, pass_start: u64) -> Option<()> {
         loop {
             let mut chunk = self.used.try_recv().unwrap_or_default();
             chunk.bytes.clear();
@@ -307,17 +307,17 @@ impl Reader {
             while chunk.bytes.len() < CHUNK && step == Step::Frame {
                 step = merge.read(&mut chunk);
             }
-            note_pass(&self.reading, merge);
+            record_pass(&self.reading, merge);
             if !chunk.frames.is_empty() {
-                self.send((base, chunk))?;
+                self.send((pass_start, chunk))?;
             }
             match step {
                 Step::Frame => {}
                 Step::End => return Some(()),
-                Step::Nothing => {
+                Step::NoData => {
                     // A pipe has no data yet: the frames read so far can be sent.
                     self.is_ready.store(merge.count() > 0, Ordering::Relaxed);
-                    std::thread::sleep(SILENCE);
+                    std::thread::sleep(POLL_INTERVAL);
                 }
             }
             if self.stop.load(Ordering::Relaxed) {

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use super::{Measured, Run};
-use crate::notes::refuses;
-use crate::shortfall::{ENOUGH, JUDGED, Shortfall};
+use crate::notes::rejecting_port;
+use crate::shortfall::{MIN_PACKETS, MIN_SECONDS, Shortfall};
 use crate::wire::wire_rate;
 
 /// The bottleneck of a sender that waits for its port.
@@ -20,23 +20,23 @@ impl Bounds<'_> {
     /// Returns the port that is gone, the link that is down, or the port that does not accept packets.
     pub fn stopped_by(&self) -> Option<String> {
         let ports = self.run.ports.devices.iter().zip(&self.measured.statistics);
-        let refused = || ports.into_iter().find_map(|(device, statistics)| refuses(device, statistics));
+        let refused = || ports.into_iter().find_map(|(device, statistics)| rejecting_port(device, statistics));
         self.gone_end().or_else(|| self.link()).or_else(refused)
     }
 
     /// Returns the bottleneck of a run without a requested rate.
     pub fn fastest(&self) -> Option<String> {
         let Measured { seconds, in_time, moved, used, .. } = self.measured;
-        let is_paced = self.run.live.is_steered()
+        let is_paced = self.run.live.is_controlled()
             || self.run.asked.is_some()
             || self.run.ports.names.iter().any(|name| wire_rate(name).is_some());
         let fastest = || {
             let no_room = || (self.held_back() > 0.0).then(|| NO_ROOM.to_string());
             // No bottleneck if the source ended early.
-            let goes_on = in_time.seconds() >= 0.9 * seconds;
-            used.bound_of_fastest(self.busy()).filter(|_| goes_on).or_else(no_room)
+            let is_continuous = in_time.seconds() >= 0.9 * seconds;
+            used.bound_of_fastest(self.busy()).filter(|_| is_continuous).or_else(no_room)
         };
-        let is_judged = !is_paced && *seconds >= JUDGED && moved.packets > 0;
+        let is_judged = !is_paced && *seconds >= MIN_SECONDS && moved.packets > 0;
         self.gone_end().or_else(|| fastest().filter(|_| is_judged))
     }
 
@@ -54,8 +54,8 @@ impl Bounds<'_> {
     fn rate(&self) -> Option<Shortfall> {
         let Measured { seconds, in_time, moved, used, .. } = self.measured;
         let active = if self.is_counted() { moved.seconds() } else { *seconds };
-        let is_long = active >= JUDGED || moved.packets >= ENOUGH;
-        let asked = self.run.asked.filter(|_| !self.run.live.is_steered())?;
+        let is_long = active >= MIN_SECONDS || moved.packets >= MIN_PACKETS;
+        let asked = self.run.asked.filter(|_| !self.run.live.is_controlled())?;
         if (self.is_counted() || self.measured.is_ended) && !is_long {
             return None;
         }
@@ -66,7 +66,7 @@ impl Bounds<'_> {
             Some(other) if held_back > 0.1 * seconds * self.threads() => Some(format!("{NO_ROOM}, and {other}")),
             other => other.or(Some(NO_ROOM.to_string())),
         });
-        let sent = if self.is_counted() { moved.behind_first() } else { in_time.packets };
+        let sent = if self.is_counted() { moved.after_first() } else { in_time.packets };
         Shortfall::of("the rate", asked, sent, active, bound)
     }
 
@@ -75,7 +75,7 @@ impl Bounds<'_> {
         let asked = self.run.ports.asked_of_wires(true);
         let all = self.run.ports.names.iter().zip(asked).zip(&self.measured.wires);
         let all = all.filter_map(|((name, asked), sent)| Some((name, asked?, (*sent)?[0])));
-        let judged = all.filter(|&(_, _, sent)| *seconds >= JUDGED || sent >= ENOUGH);
+        let judged = all.filter(|&(_, _, sent)| *seconds >= MIN_SECONDS || sent >= MIN_PACKETS);
         judged
             .filter_map(|(name, asked, sent)| {
                 Shortfall::of(&format!("{}'s wire", name.short()), asked, sent, *seconds, used.bound())
@@ -104,12 +104,12 @@ impl Bounds<'_> {
     }
 
     fn gone_end(&self) -> Option<String> {
-        let gone = self.measured.gone.iter().position(|&gone| gone)?;
+        let gone = self.measured.is_port_gone.iter().position(|&gone| gone)?;
         Some(format!("the end of {}", self.run.ports.devices[gone].name()))
     }
 
     fn link(&self) -> Option<String> {
-        match self.is_counted() || self.measured.are_up {
+        match self.is_counted() || self.measured.links_up_at_end {
             true => self.run.ports.was_down.get().then(|| "the link, which was down for some time".to_string()),
             false => Some("the link, which is down".to_string()),
         }

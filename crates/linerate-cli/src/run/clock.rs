@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use crate::limits::{End, Quota};
-use crate::moved::Moved;
+use crate::moved::MovedPackets;
 use crate::profile::{cycles, cycles_in};
 use crate::rates::Counters;
 use crate::signals::interrupts;
@@ -90,7 +90,7 @@ impl Clock {
     }
 
     /// Returns the run's duration in seconds, at its end. The threads have moved `in_time`.
-    pub fn measured(&self, in_time: &Moved) -> f64 {
+    pub fn measured(&self, in_time: &MovedPackets) -> f64 {
         let seconds = self.elapsed();
         // The main thread may see the end later than the threads.
         let most = self.seconds.filter(|_| self.is_ended_by_threads.get());
@@ -107,14 +107,14 @@ pub struct Intervals {
     /// The counters at the beginning of the last complete interval.
     pub before: (Instant, Vec<Counters>),
     /// The counters when rates were last shown.
-    pub last: (Instant, Vec<Counters>, Moved),
+    pub last: (Instant, Vec<Counters>, MovedPackets),
 }
 
 impl Intervals {
     /// Creates intervals that count from zero; `first` are the present counters.
     pub fn new(first: Vec<Counters>) -> Intervals {
         let (zero, now) = (vec![Counters::default(); first.len()], Instant::now());
-        Intervals { zero, before: (now, first.clone()), last: (now, first, Moved::default()) }
+        Intervals { zero, before: (now, first.clone()), last: (now, first, MovedPackets::default()) }
     }
 
     /// Begins the first interval.
@@ -123,7 +123,7 @@ impl Intervals {
     }
 
     /// Ends the current interval.
-    pub fn end(&mut self, now: Instant, counters: Vec<Counters>, moved: Moved) {
+    pub fn end(&mut self, now: Instant, counters: Vec<Counters>, moved: MovedPackets) {
         let (time, last, _) = std::mem::replace(&mut self.last, (now, counters, moved));
         self.before = (time, last);
     }

@@ -7,7 +7,7 @@ use linerate::port::Statistics;
 use linerate::traffic::Report;
 
 use super::ports::gone;
-use super::{LOOK, Outcome, Run, Sums};
+use super::{Outcome, POLL_INTERVAL, Run, Sums};
 use crate::line_rate::model;
 use crate::notes::undelivered;
 
@@ -16,7 +16,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// The longest time to wait for frames that are still moving.
 const LONGEST_DRAIN: Duration = Duration::from_secs(5);
 /// The longest interval between two remaining frames of a port that is gone: a server's thread sleeps for 250 ms.
-const LEFT: Duration = Duration::from_millis(300);
+const REMAINING_INTERVAL: Duration = Duration::from_millis(300);
 
 impl Run {
     /// Stops the models' wires and lets the threads continue until the ports have sent the `moved` packets and all
@@ -36,12 +36,12 @@ impl Run {
             && begin.elapsed() < LONGEST_DRAIN
         {
             // Leave the processors to the threads that move the frames.
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
             let now = self.arrived();
             if now != std::mem::replace(&mut before, now) {
                 changed = Instant::now();
             }
-            is_still = changed.elapsed() >= if is_gone { LEFT } else { LOOK };
+            is_still = changed.elapsed() >= if is_gone { REMAINING_INTERVAL } else { POLL_INTERVAL };
             let now = (self.threads.moved().packets, self.ports.reports());
             if now != last {
                 (last, since) = (now, Instant::now());

@@ -14,7 +14,7 @@ use crate::terminal::note;
 /// The longest time to wait for links; 1 and 10 Gbit/s on copper need some seconds.
 const LONGEST: Duration = Duration::from_secs(10);
 /// How often a link is polled during the wait. It is short because a peer's TCP repeats its first segment after 200 ms.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Whether each port has a link, and whether it ever had one.
 pub struct Links(Vec<(bool, bool)>);
@@ -35,7 +35,7 @@ impl Links {
                 let (name, look_at) = (device.name().trim_end_matches(':'), look_at(device, name));
                 note(&format!("{name}: waiting for the link, at most {} s; {look_at}", LONGEST.as_secs()));
             }
-            while link == Link::Down && start.elapsed() < LONGEST && !interrupts().wait(LOOK) {
+            while link == Link::Down && start.elapsed() < LONGEST && !interrupts().wait(POLL_INTERVAL) {
                 serve()?;
                 link = device.link()?;
             }

@@ -4,7 +4,7 @@ use linerate::Error;
 use linerate::port::Statistics;
 use serde_json::{Value, json};
 
-use crate::moved::Moved;
+use crate::moved::MovedPackets;
 use crate::processors::Use;
 use crate::profile::Parts;
 use crate::shortfall::Shortfall;
@@ -16,8 +16,8 @@ pub struct Measured {
     pub seconds: f64,
     /// Packets moved in this time, from which the rate is computed. `moved` includes packets that were in flight at its
     /// end.
-    pub in_time: Moved,
-    pub moved: Moved,
+    pub in_time: MovedPackets,
+    pub moved: MovedPackets,
     pub outcome: Outcome,
     /// Rates and counts that were not reached.
     pub shortfalls: Vec<Shortfall>,
@@ -29,7 +29,7 @@ pub struct Measured {
     /// A warning that the threads lacked processors, which affects the results.
     pub warning: Option<String>,
     /// All links were up at the end of the run's time.
-    pub are_up: bool,
+    pub links_up_at_end: bool,
     /// The command had been asked to end by then.
     pub is_ended: bool,
     /// The port that is gone, the link that is down, or the port that does not accept packets.
@@ -42,7 +42,7 @@ pub struct Measured {
     pub breaches: u64,
     /// The ports' counters, and whether each port is gone.
     pub statistics: Vec<Statistics>,
-    pub gone: Vec<bool>,
+    pub is_port_gone: Vec<bool>,
     /// The ports' parts of the summary.
     pub ports: Vec<Value>,
     /// Cycles by part, if a profile was requested.
@@ -52,7 +52,7 @@ pub struct Measured {
     /// A capture file behind a port could not be read or written completely.
     pub has_cut_capture: bool,
     /// The run was paused, or its rate was changed.
-    pub is_steered: bool,
+    pub is_controlled: bool,
     /// Requests during the run, with the time of each.
     pub changes: Vec<Value>,
 }

@@ -6,9 +6,9 @@ use linerate::Error;
 
 use super::{Mode, Run};
 use crate::line_rate::is_up;
-use crate::live::{Asked, Control, Screen, State};
+use crate::live::{Control, PendingRequest, Screen, State};
 use crate::metrics::{Metrics, Sample, text};
-use crate::moved::Moved;
+use crate::moved::MovedPackets;
 use crate::options::RunOptions;
 use crate::rates::{Tick, shortened};
 use crate::show::{Show, Shown};
@@ -16,7 +16,7 @@ use crate::terminal::is_ours;
 
 /// A moment of a run.
 pub struct Moment {
-    pub moved: Moved,
+    pub moved: MovedPackets,
     /// The interval that has just ended, for a run that is shown.
     pub tick: Option<Tick>,
 }
@@ -27,7 +27,7 @@ pub trait Observer {
     fn draw(&mut self, _run: &Run) {}
 
     /// Returns the next pending request.
-    fn request(&mut self, _run: &Run) -> Option<Asked> {
+    fn request(&mut self, _run: &Run) -> Option<PendingRequest> {
         None
     }
 
@@ -55,7 +55,7 @@ impl<F: FnMut(&Moment)> Observer for F {
 }
 
 impl Observer for Control {
-    fn request(&mut self, _run: &Run) -> Option<Asked> {
+    fn request(&mut self, _run: &Run) -> Option<PendingRequest> {
         Control::request(self)
     }
 }
@@ -98,9 +98,9 @@ impl Observer for Show {
         }
     }
 
-    fn request(&mut self, run: &Run) -> Option<Asked> {
+    fn request(&mut self, run: &Run) -> Option<PendingRequest> {
         let request = self.screen()?.request(run.live.is_paused())?;
-        Some(Asked { request, answer: None })
+        Some(PendingRequest { request, answer: None })
     }
 
     fn see(&mut self, _run: &Run, moment: &Moment) {

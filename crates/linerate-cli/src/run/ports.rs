@@ -23,7 +23,7 @@ use crate::terminal::note;
 use crate::wire::{check_cables, wire_rate};
 
 /// How long packets with recorded arrival times may wait in the kernel.
-const KEPT: Duration = Duration::from_millis(8);
+const MAX_KERNEL_DELAY: Duration = Duration::from_millis(8);
 
 /// Opened ports.
 pub struct Ports {
@@ -228,7 +228,7 @@ fn port_options(names: &[PortName], options: &RunOptions, pool: Arc<Pool>) -> Op
         pool: Some(pool),
         interrupts: match options.wait {
             // Packets have arrival times, so they may wait in the ring, which then bridges a longer pause.
-            _ if options.timestamps && names.iter().all(PortName::is_packet) => Some(KEPT),
+            _ if options.timestamps && names.iter().all(PortName::is_packet) => Some(MAX_KERNEL_DELAY),
             Some(Wait::Poll) => None,
             // A port served by another process can wake a thread; a card is polled by default.
             None if !names.iter().any(PortName::may_be_served) => None,

@@ -4,7 +4,7 @@ use linerate::Error;
 use serde_json::{Value, json};
 
 use super::Run;
-use crate::live::Asked;
+use crate::live::PendingRequest;
 use crate::rates::{Counters, Rates};
 use crate::terminal::note;
 
@@ -13,7 +13,7 @@ const SHORTEST: f64 = 1e-3;
 
 impl Run {
     /// Answers a program while the run waits for its links.
-    pub(super) fn answer_early(&self, Asked { request, answer }: Asked) -> Result<(), Error> {
+    pub(super) fn answer_before_start(&self, PendingRequest { request, answer }: PendingRequest) -> Result<(), Error> {
         let now = self.ports.counters()?;
         let done = match request.rate {
             Some(_) => Err("the run is waiting for its links: the rate can change once it has begun".to_string()),
@@ -26,7 +26,7 @@ impl Run {
     }
 
     /// Executes a request, prints a note, and answers with the run's state.
-    pub(super) fn grant(&self, Asked { request, answer }: Asked) -> Result<(), Error> {
+    pub(super) fn execute(&self, PendingRequest { request, answer }: PendingRequest) -> Result<(), Error> {
         let (now, mut intervals) = (self.ports.counters()?, self.intervals.borrow_mut());
         let over = intervals.before.0.elapsed().as_secs_f64().max(SHORTEST);
         let sent = || now[0].port.tx_packets.saturating_sub(intervals.before.1[0].port.tx_packets) as f64 / over;

@@ -9,9 +9,9 @@ use std::time::Duration;
 use linerate::Error;
 use linerate::port::{Port, YieldWait};
 
-use super::{LOOK, Mode, Ports};
+use super::{Mode, POLL_INTERVAL, Ports};
 use crate::line_rate::model;
-use crate::moved::{Moved, Work};
+use crate::moved::{MovedPackets, ThreadCounters};
 use crate::options::{RunOptions, Wait};
 use crate::processors::allowed;
 use crate::profile::{Profile, cycles};
@@ -21,19 +21,19 @@ use crate::terminal::note;
 type Turn = Box<dyn FnMut() -> usize + Send>;
 
 /// How long a thread polls a port of another process before it sleeps, and how long it sleeps.
-const PATIENCE: Duration = Duration::from_micros(100);
-pub const REST: Duration = Duration::from_micros(20);
+const POLL_TIME: Duration = Duration::from_micros(100);
+pub const IDLE_SLEEP: Duration = Duration::from_micros(20);
 
 /// The threads of a run, and their counters beside the moved packets.
 #[derive(Default)]
 pub struct Threads {
     /// Work that starts once the links are up.
     turns: Vec<Turn>,
-    pub works: Vec<Arc<Work>>,
+    pub works: Vec<Arc<ThreadCounters>>,
     handles: Vec<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
     /// Ends the run: a thread has nothing more to send.
-    pub is_spent: Arc<AtomicBool>,
+    pub is_finished: Arc<AtomicBool>,
     pub profile: Option<Arc<Profile>>,
     /// Nanoseconds for which the threads found a port without room.
     pub held_back: Arc<AtomicU64>,
@@ -51,23 +51,23 @@ impl Threads {
     }
 
     /// Starts all threads, distributed over the chosen processors. They move nothing while `paused` is set. With
-    /// `rests`, a thread without work sleeps.
+    /// `sleeps_when_idle`, a thread without work sleeps.
     pub fn start(
         &mut self,
         options: &RunOptions,
         ports: &Ports,
-        rests: bool,
+        sleeps_when_idle: bool,
         paused: &Arc<AtomicBool>,
     ) -> Result<(), Error> {
         let turns = std::mem::take(&mut self.turns);
         // The models have their own thread.
         let threads = turns.len() + usize::from(!ports.models().is_empty());
         // A thread spins if each thread can have its own processor; otherwise it yields.
-        let is_alone = std::thread::available_parallelism().map_or(1, usize::from) > threads;
+        let can_spin = std::thread::available_parallelism().map_or(1, usize::from) > threads;
         for (number, turn) in turns.into_iter().enumerate() {
             let core = options.cores.as_ref().map(|cores| usize::from(cores[number % cores.len()]));
-            let (work, stop, paused) = (Arc::<Work>::default(), self.stop.clone(), paused.clone());
-            let thread = Thread { turn, work: work.clone(), stop, paused, rests, is_alone };
+            let (work, stop, paused) = (Arc::<ThreadCounters>::default(), self.stop.clone(), paused.clone());
+            let thread = Thread { turn, work: work.clone(), stop, paused, sleeps_when_idle, can_spin };
             let thread = std::thread::Builder::new().name(format!("linerate {number}")).spawn(move || {
                 core.into_iter().for_each(pin);
                 thread.run();
@@ -79,13 +79,13 @@ impl Threads {
     }
 
     /// Returns the sum of the packets that all threads have moved.
-    pub fn moved(&self) -> Moved {
-        self.works.iter().fold(Moved::default(), |sum, work| sum.and(work.moved()))
+    pub fn moved(&self) -> MovedPackets {
+        self.works.iter().fold(MovedPackets::default(), |sum, work| sum.and(work.moved()))
     }
 
     /// Returns whether a thread has ended, or has nothing more to send.
     pub fn is_one_over(&self) -> bool {
-        self.is_spent.load(Ordering::Relaxed) || self.handles.iter().any(JoinHandle::is_finished)
+        self.is_finished.load(Ordering::Relaxed) || self.handles.iter().any(JoinHandle::is_finished)
     }
 
     /// Ends and joins all threads. Returns whether one has panicked.
@@ -98,20 +98,20 @@ impl Threads {
 /// A thread that calls its turn repeatedly.
 struct Thread {
     turn: Turn,
-    work: Arc<Work>,
+    work: Arc<ThreadCounters>,
     stop: Arc<AtomicBool>,
     paused: Arc<AtomicBool>,
-    rests: bool,
-    is_alone: bool,
+    sleeps_when_idle: bool,
+    can_spin: bool,
 }
 
 impl Thread {
     /// Runs until it is stopped.
     fn run(mut self) {
-        let (mut before, mut patience) = (cycles(), YieldWait::new(PATIENCE));
+        let (mut before, mut patience) = (cycles(), YieldWait::new(POLL_TIME));
         while !self.stop.load(Ordering::Relaxed) {
             if self.paused.load(Ordering::Relaxed) {
-                std::thread::sleep(LOOK);
+                std::thread::sleep(POLL_INTERVAL);
                 before = cycles();
                 continue;
             }
@@ -120,11 +120,11 @@ impl Thread {
             if packets > 0 {
                 self.work.add(packets, before, now);
                 patience.reset();
-            } else if self.rests {
+            } else if self.sleeps_when_idle {
                 if !patience.wait() {
-                    std::thread::sleep(REST);
+                    std::thread::sleep(IDLE_SLEEP);
                 }
-            } else if self.is_alone {
+            } else if self.can_spin {
                 std::hint::spin_loop();
             } else {
                 std::thread::yield_now();

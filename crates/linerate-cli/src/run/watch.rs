@@ -7,7 +7,7 @@ use linerate::Error;
 use linerate::port::Port;
 
 use super::{Moment, Observer, Run};
-use crate::moved::Moved;
+use crate::moved::MovedPackets;
 use crate::processors::Snapshot;
 use crate::profile::Profile;
 use crate::rates::Tick;
@@ -21,7 +21,7 @@ impl Run {
     pub(super) fn watch(&self, first: &mut dyn Observer, others: &mut [Box<dyn Observer>]) -> Result<(), Error> {
         let others = others.iter_mut().map(|observer| &mut **observer as &mut dyn Observer);
         let mut observers: Vec<&mut dyn Observer> = std::iter::once(first).chain(others).collect();
-        let begin = Moment { moved: Moved::default(), tick: None };
+        let begin = Moment { moved: MovedPackets::default(), tick: None };
         observers.iter_mut().for_each(|observer| observer.see(self, &begin));
         // The number of moved packets when all ports were exhausted: threads may still hold some.
         let mut at_end = None;
@@ -29,7 +29,7 @@ impl Run {
             observers.iter_mut().for_each(|observer| observer.draw(self));
             let interrupted = self.clock.wait();
             while let Some(asked) = observers.iter_mut().find_map(|observer| observer.request(self)) {
-                self.grant(asked)?;
+                self.execute(asked)?;
             }
             let (now, moved) = (Instant::now(), self.threads.moved());
             // Commands that generate frames, or measure for a given time, do not end with their ports.
@@ -53,7 +53,7 @@ impl Run {
     }
 
     /// Ends an interval of a run that is shown, after one second or at the run's end.
-    fn tick(&self, now: Instant, moved: Moved, is_over: bool) -> Result<Option<Tick>, Error> {
+    fn tick(&self, now: Instant, moved: MovedPackets, is_over: bool) -> Result<Option<Tick>, Error> {
         let (is_due, mut intervals) = (self.clock.end_interval(now), self.intervals.borrow_mut());
         let (begin, before, moved_before) = &intervals.last;
         let time = now - *begin;

@@ -12,16 +12,16 @@ use crate::terminal::note;
 
 /// How long packets wait for an absent peer. A restarted process is back sooner; Linux complains about a transmit queue
 /// that is stuck for five seconds.
-const PATIENCE: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// How long packets wait before a thread that may sleep retries less often.
-const BUSY: Duration = Duration::from_millis(1);
+const STALLED_AFTER: Duration = Duration::from_millis(1);
 
 /// A port may delay packets for other ports for 1/`SHARE` of the time.
 const SHARE: u32 = 10;
 
 /// A thread's transmit queue of a port.
-pub struct Exit {
+pub struct Output {
     queues: Queues,
     port: Arc<Name>,
     /// Packets that the port does not accept are dropped, as other ports must not wait for it.
@@ -37,18 +37,18 @@ enum Queues {
 /// A port's name, and which notes about it were printed.
 struct Name {
     name: String,
-    waits: Once,
-    dropped: Once,
+    wait_noted: Once,
+    drop_noted: Once,
 }
 
 fn lock(queue: &Mutex<TxQueue>) -> MutexGuard<'_, TxQueue> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Exit {
+impl Output {
     /// Claims the transmit queues of a port, one for each thread.
-    pub fn of(port: &mut Port, queues: u16, drops: bool) -> Result<std::vec::IntoIter<Exit>, Error> {
-        let name = Name { name: port.name().to_string(), waits: Once::new(), dropped: Once::new() };
+    pub fn of(port: &mut Port, queues: u16, drops: bool) -> Result<std::vec::IntoIter<Output>, Error> {
+        let name = Name { name: port.name().to_string(), wait_noted: Once::new(), drop_noted: Once::new() };
         // A virtual machine may have fewer processors than its port has queues, and use only some of them.
         let may_use_fewer = queues > 1 && port.info().class == PortClass::Peer;
         let queues = (0..queues).map(|queue| port.tx(queue)).collect::<Result<Vec<_>, Error>>()?;
@@ -59,8 +59,9 @@ impl Exit {
             queues.into_iter().map(Queues::Own).collect()
         };
         let port = Arc::new(name);
-        let exits: Vec<Exit> = queues.into_iter().map(|queues| Exit { queues, port: port.clone(), drops }).collect();
-        Ok(exits.into_iter())
+        let outputs: Vec<Output> =
+            queues.into_iter().map(|queues| Output { queues, port: port.clone(), drops }).collect();
+        Ok(outputs.into_iter())
     }
 
     /// Sends what fits on a queue that the peer uses, and returns the number of packets.
@@ -101,17 +102,17 @@ fn send_by_any(all: &[Mutex<TxQueue>], own: usize, batch: &mut Batch, chains: bo
     sent
 }
 
-/// How long packets may still wait for a port: at most [`PATIENCE`]. It recovers by a tenth of the time without a wait.
-struct Patience {
+/// How long packets may still wait for a port: at most [`MAX_WAIT`]. It recovers by a tenth of the time without a wait.
+struct WaitBudget {
     left: Duration,
     /// The end of the last wait.
     last: Instant,
 }
 
-impl Patience {
+impl WaitBudget {
     /// Begins a wait.
     fn begin(&mut self, now: Instant) {
-        self.left = PATIENCE.min(self.left + now.saturating_duration_since(self.last) / SHARE);
+        self.left = MAX_WAIT.min(self.left + now.saturating_duration_since(self.last) / SHARE);
     }
 
     /// Ends a wait that began at `since`.
@@ -122,55 +123,55 @@ impl Patience {
 }
 
 /// Packets that wait to be sent to a port.
-pub struct Waiting {
+pub struct Pending {
     pub batch: Batch,
     chains: bool,
     /// When the port stopped accepting packets.
-    since: Option<Instant>,
+    stalled_since: Option<Instant>,
     /// How long they may still wait.
-    patience: Patience,
+    budget: WaitBudget,
     /// Packets that the port does not accept are dropped.
     is_dropping: bool,
-    /// Packets were dropped since the last call of [`reasons`](Waiting::reasons).
+    /// Packets were dropped since the last call of [`reasons_to_stay_awake`](Pending::reasons_to_stay_awake).
     has_dropped: bool,
     /// Counts the packets that no port has accepted.
     held: Arc<AtomicU64>,
 }
 
-impl Drop for Waiting {
+impl Drop for Pending {
     fn drop(&mut self) {
-        self.leave();
+        self.count_held();
     }
 }
 
-impl Waiting {
-    pub fn new(batch: Batch, chains: bool, held: Arc<AtomicU64>) -> Waiting {
-        let patience = Patience { left: PATIENCE, last: Instant::now() };
-        Waiting { batch, chains, since: None, patience, is_dropping: false, has_dropped: false, held }
+impl Pending {
+    pub fn new(batch: Batch, chains: bool, held: Arc<AtomicU64>) -> Pending {
+        let budget = WaitBudget { left: MAX_WAIT, last: Instant::now() };
+        Pending { batch, chains, stalled_since: None, budget, is_dropping: false, has_dropped: false, held }
     }
 
     /// Returns the number of reasons not to sleep: the packets that wait, plus one if some were dropped since the last
     /// call, as more may follow them.
-    pub fn reasons(&mut self) -> usize {
+    pub fn reasons_to_stay_awake(&mut self) -> usize {
         self.batch.len() + usize::from(std::mem::take(&mut self.has_dropped))
     }
 
     /// Returns whether packets have waited so long that a thread need not retry at each turn.
     pub fn is_stalled(&self) -> bool {
-        !self.batch.is_empty() && self.since.is_some_and(|since| since.elapsed() >= BUSY)
+        !self.batch.is_empty() && self.stalled_since.is_some_and(|since| since.elapsed() >= STALLED_AFTER)
     }
 
     /// Sends what the port accepts, and returns the number of packets. The others wait, so that the receiving card
     /// drops the overload.
     #[inline]
-    pub fn send(&mut self, exit: &mut Exit) -> usize {
-        let sent = exit.send(&mut self.batch, self.chains);
+    pub fn send(&mut self, output: &mut Output) -> usize {
+        let sent = output.send(&mut self.batch, self.chains);
         if sent > 0 {
-            if self.since.is_some() {
-                self.go_on(exit.drops);
+            if self.stalled_since.is_some() {
+                self.end_wait(output.drops);
             }
         } else if !self.batch.is_empty() {
-            self.wait(exit);
+            self.wait(output);
         }
         sent
     }
@@ -178,41 +179,41 @@ impl Waiting {
     /// Ends the wait: the port has accepted packets. A port that makes others wait repeatedly gets less time for each
     /// wait.
     #[cold]
-    fn go_on(&mut self, others_wait: bool) {
+    fn end_wait(&mut self, others_wait: bool) {
         self.is_dropping = false;
-        if let Some(since) = self.since.take().filter(|_| others_wait) {
-            self.patience.end(since, Instant::now());
+        if let Some(since) = self.stalled_since.take().filter(|_| others_wait) {
+            self.budget.end(since, Instant::now());
         }
     }
 
     /// Drops and counts the packets if the port has not accepted any for too long, and has no peer or must not delay
     /// other ports.
     #[cold]
-    fn wait(&mut self, exit: &Exit) {
+    fn wait(&mut self, output: &Output) {
         let now = Instant::now();
-        let since = *self.since.get_or_insert_with(|| {
-            self.patience.begin(now);
+        let since = *self.stalled_since.get_or_insert_with(|| {
+            self.budget.begin(now);
             now
         });
-        if now - since < self.patience.left {
+        if now - since < self.budget.left {
             return;
         }
-        let Name { name, waits, dropped } = &*exit.port;
-        let has_peer = exit.has_peer();
-        if has_peer && !exit.drops {
+        let Name { name, wait_noted, drop_noted } = &*output.port;
+        let has_peer = output.has_peer();
+        if has_peer && !output.drops {
             // A peer that has just connected gets its full time, too.
             if std::mem::take(&mut self.is_dropping) {
-                self.since = Some(Instant::now());
+                self.stalled_since = Some(Instant::now());
                 return;
             }
-            return waits.call_once(|| {
+            return wait_noted.call_once(|| {
                 note(&format!("note: {name} has not accepted packets for 1 s; packets are queued until it does"));
             });
         }
-        self.leave();
+        self.count_held();
         self.batch.clear();
         (self.is_dropping, self.has_dropped) = (true, true);
-        dropped.call_once(|| {
+        drop_noted.call_once(|| {
             let why = match has_peer {
                 true => "it accepts them too slowly, which would delay packets for other ports",
                 false => "it has not accepted any for 1 s; its peer is absent or down",
@@ -222,7 +223,7 @@ impl Waiting {
     }
 
     /// Counts the waiting packets as not accepted by any port.
-    fn leave(&mut self) {
+    fn count_held(&mut self) {
         self.held.fetch_add(self.batch.packets().count() as u64, Ordering::Relaxed);
     }
 }
@@ -236,20 +237,20 @@ mod tests {
     fn a_slow_port_lets_others_wait_for_a_tenth_of_the_time() {
         let begin = Instant::now();
         let (mut now, mut waited) = (begin, Duration::ZERO);
-        let mut patience = Patience { left: PATIENCE, last: begin };
+        let mut budget = WaitBudget { left: MAX_WAIT, last: begin };
         let (stands, goes) = (Duration::from_millis(850), Duration::from_millis(3));
         for _ in 0..100 {
-            patience.begin(now);
-            let wait = stands.min(patience.left);
+            budget.begin(now);
+            let wait = stands.min(budget.left);
             waited += wait;
             now += stands;
-            patience.end(now - stands, now);
+            budget.end(now - stands, now);
             now += goes;
         }
-        let most = PATIENCE + (now - begin) / SHARE;
-        assert!(waited > PATIENCE && waited <= most, "{waited:?} of {:?}", now - begin);
+        let most = MAX_WAIT + (now - begin) / SHARE;
+        assert!(waited > MAX_WAIT && waited <= most, "{waited:?} of {:?}", now - begin);
         // Once it keeps up again, it gets its full time back.
-        patience.begin(now + SHARE * PATIENCE);
-        assert_eq!(patience.left, PATIENCE);
+        budget.begin(now + SHARE * MAX_WAIT);
+        assert_eq!(budget.left, MAX_WAIT);
     }
 }
