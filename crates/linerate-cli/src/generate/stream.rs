@@ -171,7 +171,9 @@ impl Stream {
                     }
                     return Ok(Some(bytes));
                 }
-                FramePoll::Pending if interrupts().wait(POLL_INTERVAL) => return Err(none("no packet arrived".to_string())),
+                FramePoll::Pending if interrupts().wait(POLL_INTERVAL) => {
+                    return Err(none("no packet arrived".to_string()));
+                }
                 FramePoll::Pending => {}
                 FramePoll::End => {
                     let skipped = frames.skipped();
@@ -222,7 +224,9 @@ impl Stream {
         };
         let template = template.with_seed(self.seed.unwrap_or(1)).with_flow(first_flow);
         let frames = (0..queues).map(|queue| template.clone().with_share(queue, queues).frames());
-        frames.map(|frames| frames.unwrap_or_else(|error| usage(&format!("{position}{}", error.why()))).into()).collect()
+        frames
+            .map(|frames| frames.unwrap_or_else(|error| usage(&format!("{position}{}", error.why()))).into())
+            .collect()
     }
 
     /// Returns the gaps between a queue's frames.
