@@ -66,11 +66,38 @@ pub struct Port {
 
 impl Port {
     /// Creates a port from a device, and registers its name for monitors.
+    ///
+    /// ```
+    /// use linerate::netmap::Echo;
+    /// use linerate::port::{Config, Port};
+    ///
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [other] = linerate::open(["null:"])?;
+    /// let config = Config::new("echo:mine", other.pool().clone()); // in the region of another port
+    /// let port = Port::new(Echo::open(config)?);
+    /// assert_eq!(port.name(), "echo:mine");
+    /// # Ok(()) }
+    /// ```
     pub fn new(device: impl Device + 'static) -> Port {
         Port::of(Box::new(device))
     }
 
     /// As [`new`](Port::new), for a boxed device.
+    ///
+    /// ```
+    /// use linerate::port::{Config, Device, Port};
+    ///
+    /// # use linerate::netmap::{Echo, Null};
+    /// # fn main() -> linerate::Result<()> {
+    /// # let ([other], echoes) = (linerate::open(["null:"])?, true);
+    /// # let config = Config::new("own:", other.pool().clone());
+    /// let device: Box<dyn Device> = match echoes {
+    ///     true => Box::new(Echo::open(config)?),
+    ///     false => Box::new(Null::open(config)?),
+    /// };
+    /// assert_eq!(Port::of(device).info().driver, "echo");
+    /// # Ok(()) }
+    /// ```
     pub fn of(device: Box<dyn Device>) -> Port {
         let info = device.info();
         tracing::debug!(port = device.name(), driver = info.driver, "opened: {}", info.description);
@@ -79,16 +106,43 @@ impl Port {
     }
 
     /// Returns the name that the port was opened with.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// let [port] = linerate::open(["sim:name?wire=none"])?;
+    /// assert_eq!(port.name(), "sim:name"); // without the options
+    /// # Ok(()) }
+    /// ```
     pub fn name(&self) -> &str {
         self.device.name()
     }
 
     /// Returns the port's driver, device and options.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// let [port] = linerate::open(["sim:info?wire=none&queues=4"])?;
+    /// let info = port.info();
+    /// assert_eq!((info.driver, info.rx_queues, info.tx_queues), ("ixgbe", 4, 4));
+    /// assert_eq!((info.max_frame, info.mbits), (1518, 10_000));
+    /// # Ok(()) }
+    /// ```
     pub fn info(&self) -> Info {
         self.device.info()
     }
 
     /// Returns the pool of the port's packet buffers. Ports that share a pool exchange packets without copying.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// # fn main() -> linerate::Result<()> {
+    /// let [card, echo] = linerate::open(["sim:pool?wire=none", "echo:"])?;
+    /// assert!(Arc::ptr_eq(card.pool(), echo.pool()));
+    /// let mut batch = linerate::Batch::new();
+    /// assert!(batch.push(card.pool(), &[0; 60])); // both ports send this packet without a copy
+    /// # Ok(()) }
+    /// ```
     pub fn pool(&self) -> &Arc<Pool> {
         self.device.pool()
     }
@@ -97,6 +151,18 @@ impl Port {
     ///
     /// A port begins to receive when every queue in its [`Rss`] table has been started (by default, all queues). So no
     /// packet is lost to a queue that is not polled yet.
+    ///
+    /// ```
+    /// use linerate::ErrorKind;
+    ///
+    /// # fn main() -> linerate::Result<()> {
+    /// let [mut port] = linerate::open(["echo:?queues=2"])?;
+    /// let queues = [port.rx(0)?, port.rx(1)?]; // each can move to a thread
+    /// assert_eq!(port.rx(1).err().unwrap().kind(), ErrorKind::QueueTaken);
+    /// assert_eq!(port.rx(2).err().unwrap().kind(), ErrorKind::NotFound);
+    /// # drop(queues);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`NotFound`](crate::ErrorKind::NotFound), [`QueueTaken`](crate::ErrorKind::QueueTaken),
@@ -107,6 +173,18 @@ impl Port {
 
     /// Starts transmit queue `queue` and returns it.
     ///
+    /// ```
+    /// use linerate::{Batch, ErrorKind};
+    ///
+    /// # fn main() -> linerate::Result<()> {
+    /// let [mut port] = linerate::open(["null:"])?;
+    /// let (mut tx, mut batch) = (port.tx(0)?, Batch::new());
+    /// batch.push(port.pool(), &[0; 60]);
+    /// assert_eq!(tx.send(&mut batch), 1);
+    /// assert_eq!(port.tx(0).err().unwrap().kind(), ErrorKind::QueueTaken);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// As [`rx`](Port::rx).
     pub fn tx(&mut self, queue: u16) -> Result<TxQueue> {
@@ -115,6 +193,16 @@ impl Port {
 
     /// Prepares one later call of [`tx`](Port::tx), which then needs no access to paths and no privileges. Claims no
     /// queue. A port that another process serves connects to its server; for other ports this does nothing.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [mut port] = linerate::open(["null:"])?;
+    /// port.prepare_tx()?; // connects to the port's server, if it has one
+    /// // The process can give up its privileges here.
+    /// let tx = port.tx(0)?;
+    /// assert!(tx.has_peer());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`Unusable`](crate::ErrorKind::Unusable), [`NotServed`](crate::ErrorKind::NotServed); `tx` then connects by
@@ -125,6 +213,18 @@ impl Port {
 
     /// Returns the counters since the port was opened.
     ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [mut port] = linerate::open(["echo:"])?;
+    /// # let (mut tx, mut rx, mut batch) = (port.tx(0)?, port.rx(0)?, linerate::Batch::new());
+    /// batch.push(port.pool(), &[0; 60]);
+    /// tx.send(&mut batch);
+    /// rx.recv(&mut batch);
+    /// let counters = port.statistics()?;
+    /// assert_eq!((counters.tx_packets, counters.rx_packets, counters.rx_bytes), (1, 1, 60));
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// [`Gone`](crate::ErrorKind::Gone).
     pub fn statistics(&self) -> Result<Statistics> {
@@ -132,11 +232,32 @@ impl Port {
     }
 
     /// Returns the counters of each queue. Reading them does not slow the queues.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [mut port] = linerate::open(["null:?queues=2"])?;
+    /// # let mut batch = linerate::Batch::new();
+    /// batch.push(port.pool(), &[0; 60]);
+    /// port.tx(1)?.send(&mut batch);
+    /// assert_eq!(port.queue_statistics().tx_slots, [0, 1]);
+    /// # Ok(()) }
+    /// ```
     pub fn queue_statistics(&self) -> QueueStatistics {
         self.device.queue_statistics()
     }
 
     /// Returns the current state of the link.
+    ///
+    /// ```
+    /// use linerate::port::Link;
+    ///
+    /// # fn main() -> linerate::Result<()> {
+    /// let [left] = linerate::open(["link{1"])?;
+    /// assert_eq!(left.link()?, Link::Down); // the other end of the pipe is not open
+    /// let [right] = linerate::open(["link}1"])?;
+    /// assert_eq!(left.link()?, Link::Up { mbits: 0 });
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`Gone`](crate::ErrorKind::Gone).
@@ -150,21 +271,59 @@ impl Port {
     }
 
     /// Returns whether the port will never receive again: it is send-only, or a capture file that was read to its end.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// let [null, echo] = linerate::open(["null:", "echo:"])?;
+    /// assert!(null.is_exhausted()); // it only sends
+    /// assert!(!echo.is_exhausted());
+    /// # Ok(()) }
+    /// ```
     pub fn is_exhausted(&self) -> bool {
         self.device.is_exhausted()
     }
 
     /// Returns how many packets of the capture file could not be delivered, or only in part; zeros for other ports.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let file = tempfile::NamedTempFile::new().unwrap();
+    /// # // A capture with microseconds and a snap length of 40: a frame of 60 bytes of which it has 40.
+    /// # let words = [0xA1B2_C3D4u32, 4 << 16 | 2, 0, 0, 40, 1, 0, 0, 40, 60];
+    /// # std::fs::write(&file, [&words.map(u32::to_ne_bytes).concat()[..], &[0; 40]].concat()).unwrap();
+    /// # let (name, mut batch) = (format!("pcap:{}", file.path().display()), linerate::Batch::new());
+    /// let [mut port] = linerate::open([&name])?; // recorded with a snap length of 40 bytes
+    /// assert_eq!(port.rx(0)?.recv(&mut batch), 1);
+    /// assert_eq!((port.capture_counts().snapped, port.capture_counts().not_ethernet), (1, 0));
+    /// # Ok(()) }
+    /// ```
     pub fn capture_counts(&self) -> CaptureCounts {
         self.device.capture_counts()
     }
 
     /// Returns the port's MAC address.
+    ///
+    /// ```
+    /// use linerate::port::MacAddress;
+    ///
+    /// # fn main() -> linerate::Result<()> {
+    /// let [port] = linerate::open(["echo:a"])?;
+    /// assert_eq!(port.mac(), MacAddress::of_name("echo:a")); // a card has its own address
+    /// # Ok(()) }
+    /// ```
     pub fn mac(&self) -> MacAddress {
         self.device.mac()
     }
 
     /// Sets the port's MAC address.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// let [mut port] = linerate::open(["sim:set-mac?wire=none"])?;
+    /// port.set_mac("02:00:00:00:00:07".parse()?)?;
+    /// assert_eq!(port.mac().to_string(), "02:00:00:00:00:07");
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`Unsupported`](crate::ErrorKind::Unsupported), [`Gone`](crate::ErrorKind::Gone).
@@ -175,6 +334,25 @@ impl Port {
     /// Turns promiscuous mode on or off. When off, the port receives only frames addressed to it. Ports start
     /// promiscuous.
     ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use linerate::Batch;
+    /// # let names = ["sim:promiscuous-a?wire=sim:promiscuous-b", "sim:promiscuous-b?wire=sim:promiscuous-a"];
+    /// # let [mut other, mut port] = linerate::open(names)?;
+    /// # let (mut tx, mut rx, mut batch) = (other.tx(0)?, port.rx(0)?, Batch::new());
+    /// port.set_promiscuous(false)?;
+    /// batch.push(other.pool(), &[2; 60]); // to 02:02:02:02:02:02
+    /// batch.push(other.pool(), &[&port.mac().0[..], &[0; 54]].concat());
+    /// # let mut received = 0;
+    /// # tx.send_all(&mut batch, std::time::Duration::from_secs(10));
+    /// // After the other port has sent both:
+    /// # while received < 1 {
+    /// #     received += rx.recv(&mut batch);
+    /// # }
+    /// assert_eq!(batch.packets().next().unwrap()[..6], port.mac().0);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// [`Gone`](crate::ErrorKind::Gone).
     pub fn set_promiscuous(&mut self, on: bool) -> Result<()> {
@@ -182,6 +360,20 @@ impl Port {
     }
 
     /// Spreads flows over the receive queues.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use linerate::{Batch, port::Rss};
+    /// # let mut batch = Batch::new();
+    /// let [mut port] = linerate::open(["sim:rss?queues=2&flows=8&count=32"])?;
+    /// port.set_rss(&Rss { table: vec![1], ..Rss::evenly(2) })?; // all flows to queue 1
+    /// let (mut rx, mut received) = (port.rx(1)?, 0);
+    /// while received < 32 {
+    ///     received += rx.recv(&mut batch);
+    /// }
+    /// assert_eq!(port.queue_statistics().rx_slots, [0, 32]);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`BadOption`](crate::ErrorKind::BadOption) if the card does not support the table,
@@ -191,6 +383,19 @@ impl Port {
     }
 
     /// Resets the card and brings it up again. All queues must have been dropped.
+    ///
+    /// ```
+    /// use linerate::ErrorKind;
+    ///
+    /// # fn main() -> linerate::Result<()> {
+    /// let [mut port] = linerate::open(["sim:reset?wire=none"])?;
+    /// let rx = port.rx(0)?;
+    /// assert_eq!(port.reset().unwrap_err().kind(), ErrorKind::InUse);
+    /// drop(rx);
+    /// port.reset()?;
+    /// assert!(port.rx(0).is_ok());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`InUse`](crate::ErrorKind::InUse), or the card does not answer.
