@@ -50,6 +50,19 @@ impl RxQueue {
 
     /// Appends received packets to `batch`, up to its capacity; never blocks. Returns the count of slots appended,
     /// which is the number of packets unless a frame is longer than a buffer. Packets are never split between calls.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [mut port] = linerate::open(["sim:recv?count=100"])?;
+    /// # let (mut rx, mut batch) = (port.rx(0)?, linerate::Batch::new());
+    /// let mut received = 0;
+    /// while received < 100 {
+    ///     received += rx.recv(&mut batch); // 0 if no packet has arrived
+    ///     batch.clear();
+    /// }
+    /// assert_eq!(port.queue_statistics().rx_slots, [100]);
+    /// # Ok(()) }
+    /// ```
     #[inline]
     pub fn recv(&mut self, batch: &mut Batch) -> usize {
         let count = self.queue.recv(batch);
@@ -60,6 +73,14 @@ impl RxQueue {
     }
 
     /// Returns the count of buffers in the queue: those given to the card, and those of an incomplete packet.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// let [mut port] = linerate::open(["sim:rx-buffers?wire=none&ring=64"])?;
+    /// let rx = port.rx(0)?;
+    /// assert_eq!(rx.buffers(), 64); // in the card's ring
+    /// # Ok(()) }
+    /// ```
     pub fn buffers(&self) -> usize {
         self.queue.buffers()
     }
@@ -69,17 +90,46 @@ impl RxQueue {
     ///
     /// A packet that arrives while the interrupt is being armed may not raise it. Receive once more before you sleep.
     /// [`Waiter`](super::Waiter) does all this.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use std::time::Duration;
+    /// # use linerate::{Batch, port::Options};
+    /// use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    ///
+    /// # let [mut port] = Options { interrupts: Some(Duration::ZERO), ..Options::default() }.open(["echo:"])?;
+    /// # let (mut tx, mut rx, mut batch) = (port.tx(0)?, port.rx(0)?, Batch::new());
+    /// let event = rx.arm().expect("the port has interrupts");
+    /// # batch.push(port.pool(), &[0; 60]);
+    /// tx.send(&mut batch); // `echo:` returns the packet
+    /// let ready = poll(&mut [PollFd::new(&event, PollFlags::IN)], Some(&Timespec { tv_sec: 1, tv_nsec: 0 }));
+    /// assert_eq!(ready, Ok(1));
+    /// rx.disarm();
+    /// assert_eq!(rx.recv(&mut batch), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn arm(&mut self) -> Option<BorrowedFd<'_>> {
         self.queue.arm()
     }
 
     /// Disarms the interrupt. The queue is then polled.
+    ///
+    /// The example of [`arm`](RxQueue::arm) calls this after the thread has slept.
     pub fn disarm(&mut self) {
         self.queue.disarm();
     }
 
     /// Stops the queue and returns all its buffers to the pool, as dropping it does. If the card does not answer, it
     /// may still write to the buffers, so they are quarantined until the port is [reset](super::Port::reset).
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// let [mut port] = linerate::open(["sim:rx-stop?wire=none"])?;
+    /// let rx = port.rx(0)?;
+    /// rx.stop()?;
+    /// assert!(port.rx(0).is_ok()); // the queue can be started again
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`Timeout`](crate::ErrorKind::Timeout), [`Gone`](crate::ErrorKind::Gone).
@@ -97,6 +147,18 @@ impl TxQueue {
     /// rest stay in the batch.
     ///
     /// Every call, also with an empty batch, reclaims the buffers that the card has sent.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [mut port] = linerate::open(["echo:?ring=64"])?;
+    /// # let (mut tx, mut rx, mut back) = (port.tx(0)?, port.rx(0)?, linerate::Batch::with_capacity(100));
+    /// let mut batch = linerate::Batch::with_capacity(100);
+    /// batch.alloc(port.pool(), 100, 60);
+    /// assert_eq!((tx.send(&mut batch), batch.len()), (64, 36)); // as many as the ring has room for
+    /// rx.recv(&mut back);
+    /// assert_eq!((tx.send(&mut batch), batch.len()), (36, 0));
+    /// # Ok(()) }
+    /// ```
     #[inline]
     pub fn send(&mut self, batch: &mut Batch) -> usize {
         if batch.is_empty() || !self.mirror.is_wanted() {
@@ -134,12 +196,35 @@ impl TxQueue {
     }
 
     /// Returns the count of buffers in the queue: those that the card has not yet reported as sent.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [mut port] = linerate::open(["sim:tx-buffers?wire=sink"])?;
+    /// # let (mut tx, mut batch) = (port.tx(0)?, linerate::Batch::new());
+    /// batch.push(port.pool(), &[0; 60]);
+    /// tx.send(&mut batch);
+    /// assert_eq!(tx.buffers(), 1); // until a later `send` finds that the card has sent it
+    /// # Ok(()) }
+    /// ```
     pub fn buffers(&self) -> usize {
         self.queue.buffers()
     }
 
     /// Returns the count of slots accepted by [`send`](TxQueue::send) but not yet handed on. Call `send` again (an
     /// empty batch will do) before sleeping. Always 0 for cards.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [mut port] = linerate::open(["null:"])?;
+    /// # let (mut tx, mut batch) = (port.tx(0)?, linerate::Batch::new());
+    /// batch.push(port.pool(), &[0; 60]);
+    /// tx.send(&mut batch);
+    /// if tx.unsent() > 0 {
+    ///     tx.send(&mut batch); // the batch may be empty
+    /// }
+    /// assert_eq!(tx.unsent(), 0); // the thread can sleep
+    /// # Ok(()) }
+    /// ```
     pub fn unsent(&self) -> usize {
         self.queue.unsent()
     }
@@ -147,11 +232,33 @@ impl TxQueue {
     /// Returns whether the queue had a peer at the last [`send`](TxQueue::send); without one, `send` accepts no
     /// packets. A queue to another process or virtual machine has no peer while that is not connected or does not use
     /// the queue. For example, a machine with few processors may use fewer queues. All other queues always have a peer.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [mut port] = linerate::open(["null:"])?;
+    /// # let (mut tx, mut batch) = (port.tx(0)?, linerate::Batch::new());
+    /// batch.push(port.pool(), &[0; 60]);
+    /// tx.send(&mut batch);
+    /// if !tx.has_peer() {
+    ///     batch.clear(); // no peer will receive them
+    /// }
+    /// assert!(tx.has_peer() && batch.is_empty());
+    /// # Ok(()) }
+    /// ```
     pub fn has_peer(&self) -> bool {
         self.queue.has_peer()
     }
 
     /// As [`RxQueue::stop`]. Packets that the card has not fetched yet are not sent.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// let [mut port] = linerate::open(["sim:tx-stop?wire=sink"])?;
+    /// let tx = port.tx(0)?;
+    /// tx.stop()?;
+    /// assert!(port.tx(0).is_ok()); // the queue can be started again
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As [`RxQueue::stop`].
