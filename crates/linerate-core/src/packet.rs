@@ -17,6 +17,19 @@ pub struct SlotsMut<'a> {
 
 impl<'a> SlotsMut<'a> {
     /// Iterates over these slots, which belong to the view's region.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let mut batch = linerate::Batch::new();
+    /// # use linerate::SlotsMut;
+    /// # batch.push(port.pool(), &[7; 5000]);
+    /// // SAFETY: the view is only used with slots of this pool. The slots stay in the batch.
+    /// let (view, slots) = unsafe { (port.pool().region().view(), batch.raw_slots()) };
+    /// let lens: Vec<usize> = SlotsMut::new(slots, view).map(|bytes| bytes.len()).collect();
+    /// assert_eq!(lens, [1920, 1920, 1160]);
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn new(slots: &'a mut [Slot], view: View<'a>) -> SlotsMut<'a> {
         SlotsMut { slots: slots.iter_mut(), view }
@@ -43,6 +56,19 @@ pub struct Packets<'a> {
 impl<'a> Packets<'a> {
     /// Iterates over the packets in these slots, which belong to the view's region. Without `has_chains` each packet is
     /// one slot.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let mut batch = linerate::Batch::new();
+    /// # use linerate::Packets;
+    /// # batch.push(port.pool(), &[7; 5000]);
+    /// // SAFETY: the view is only used with slots of this pool. The slots stay in the batch.
+    /// let (view, slots) = unsafe { (port.pool().region().view(), batch.raw_slots()) };
+    /// let lens: Vec<usize> = Packets::new(slots, view, true).map(|packet| packet.len()).collect();
+    /// assert_eq!(lens, [5000]);
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn new(slots: &'a mut [Slot], view: View<'a>, has_chains: bool) -> Packets<'a> {
         Packets { slots: slots.iter_mut(), view, has_chains }
@@ -174,6 +200,19 @@ impl DerefMut for Packet<'_> {
 
 impl<'a> Packet<'a> {
     /// Creates a packet from its slots. There must be at least one.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let mut batch = linerate::Batch::new();
+    /// # use linerate::Packet;
+    /// # batch.push(port.pool(), &[7; 60]);
+    /// // SAFETY: the view is only used with slots of this pool. The slots stay in the batch.
+    /// let (view, slots) = unsafe { (port.pool().region().view(), batch.raw_slots()) };
+    /// let packet = Packet::new(&mut slots[..1], view);
+    /// assert_eq!((packet.len(), packet[0]), (60, 7));
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn new(slots: &'a mut [Slot], view: View<'a>) -> Packet<'a> {
         Packet { slots, view }
@@ -182,6 +221,17 @@ impl<'a> Packet<'a> {
 
 impl Packet<'_> {
     /// Returns the number of bytes in all slots.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let mut batch = linerate::Batch::new();
+    /// batch.push(port.pool(), &[1; 5000]); // more than a buffer of 2 KiB
+    /// let packet = batch.packets().next().unwrap();
+    /// assert_eq!(packet.len(), 5000);
+    /// assert!(packet[..].len() < 2048); // only the first slot
+    /// # Ok(()) }
+    /// ```
     #[allow(clippy::len_without_is_empty)] // a frame is never empty
     #[inline]
     pub fn len(&self) -> usize {
@@ -189,28 +239,84 @@ impl Packet<'_> {
     }
 
     /// Returns the number of slots.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let mut batch = linerate::Batch::new();
+    /// batch.push(port.pool(), &[1; 60]);
+    /// batch.push(port.pool(), &[2; 5000]); // more than a buffer of 2 KiB
+    /// let slots: Vec<usize> = batch.packets().map(|packet| packet.slots()).collect();
+    /// assert_eq!(slots, [1, 3]);
+    /// # Ok(()) }
+    /// ```
     #[inline]
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
     /// Iterates over the bytes of each slot.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let mut batch = linerate::Batch::new();
+    /// batch.push(port.pool(), &[1; 5000]);
+    /// let packet = batch.packets().next().unwrap();
+    /// let lens: Vec<usize> = packet.segments().map(|bytes| bytes.len()).collect();
+    /// assert_eq!(lens, [1920, 1920, 1160]); // buffers of 2,048 bytes with a headroom of 128
+    /// # Ok(()) }
+    /// ```
     pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
         self.slots.iter().map(|slot| self.view.bytes(slot))
     }
 
     /// Iterates over the bytes of each slot, for writing.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let mut batch = linerate::Batch::new();
+    /// # batch.push(port.pool(), &[1; 5000]);
+    /// # let mut packet = batch.packets().next().unwrap();
+    /// packet.segments_mut().for_each(|bytes| bytes.fill(7)); // the whole packet, also if it has several slots
+    /// assert!(packet.segments().all(|bytes| bytes.iter().all(|byte| *byte == 7)));
+    /// # Ok(()) }
+    /// ```
     pub fn segments_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let view = self.view;
         self.slots.iter_mut().map(move |slot| view.bytes_mut(slot))
     }
 
     /// Appends all bytes to `bytes`.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let mut batch = linerate::Batch::new();
+    /// batch.push(port.pool(), &[1; 5000]);
+    /// let (packet, mut bytes) = (batch.packets().next().unwrap(), Vec::new());
+    /// packet.append_to(&mut bytes);
+    /// assert_eq!(bytes, [1; 5000]);
+    /// # Ok(()) }
+    /// ```
     pub fn append_to(&self, bytes: &mut Vec<u8>) {
         self.segments().for_each(|segment| bytes.extend_from_slice(segment));
     }
 
     /// Returns the number of bytes that [`push`](Packet::push) can add.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let mut batch = linerate::Batch::new();
+    /// # batch.push(port.pool(), &[1; 60]);
+    /// # let mut packet = batch.packets().next().unwrap();
+    /// let headroom = packet.headroom();
+    /// packet.push(8)?;
+    /// assert_eq!((headroom, packet.headroom()), (104, 96));
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn headroom(&self) -> usize {
         let first = &self.slots[0];
@@ -218,6 +324,18 @@ impl Packet<'_> {
     }
 
     /// Returns the number of bytes that [`extend`](Packet::extend) can add.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let mut batch = linerate::Batch::new();
+    /// # batch.push(port.pool(), &[1; 60]);
+    /// # let mut packet = batch.packets().next().unwrap();
+    /// let tailroom = packet.tailroom();
+    /// packet.extend(4)?;
+    /// assert_eq!((tailroom, packet.tailroom()), (1860, 1856)); // a buffer of 2,048 bytes, a headroom of 128
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn tailroom(&self) -> usize {
         let last = &self.slots[self.slots.len() - 1];
@@ -225,6 +343,18 @@ impl Packet<'_> {
     }
 
     /// Adds `count` bytes at the front, and returns them. Their contents are unspecified.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let mut batch = linerate::Batch::new();
+    /// # batch.push(port.pool(), &[1; 60]);
+    /// # let mut packet = batch.packets().next().unwrap();
+    /// packet.push(4)?.copy_from_slice(&[9, 8, 7, 6]);
+    /// assert_eq!((packet.len(), &packet[..6]), (64, &[9, 8, 7, 6, 1, 1][..]));
+    /// assert_eq!(packet.push(1000).unwrap_err().kind(), linerate::ErrorKind::NoRoom);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::NoRoom`] if `count` exceeds the [`headroom`](Packet::headroom), [`ErrorKind::Unfinished`] if the
@@ -249,6 +379,17 @@ impl Packet<'_> {
     }
 
     /// Removes `count` bytes from the front.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let mut batch = linerate::Batch::new();
+    /// # batch.push(port.pool(), &[&[1; 14][..], &[0x45; 46]].concat());
+    /// # let mut packet = batch.packets().next().unwrap();
+    /// packet.pull(14)?; // the Ethernet header
+    /// assert_eq!((packet.len(), packet[0]), (46, 0x45));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::NoRoom`] if the first slot would become empty, or the offset of its data would exceed 4,095;
@@ -325,6 +466,18 @@ impl Packet<'_> {
 
     /// Adds `count` bytes at the end, in the last slot, and returns them. Their contents are unspecified.
     ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let mut batch = linerate::Batch::new();
+    /// # batch.push(port.pool(), &[1; 50]);
+    /// # let mut packet = batch.packets().next().unwrap();
+    /// let missing = 60 - packet.len();
+    /// packet.extend(missing)?.fill(0); // padding to Ethernet's minimum
+    /// assert_eq!((packet.len(), packet[49], packet[50]), (60, 1, 0));
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::NoRoom`] if `count` exceeds the [`tailroom`](Packet::tailroom), [`ErrorKind::Unfinished`] as for
     /// [`push`](Packet::push). The packet is then unchanged.
@@ -343,6 +496,18 @@ impl Packet<'_> {
     }
 
     /// Shortens the packet to `len` bytes; a shorter packet stays unchanged.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let mut batch = linerate::Batch::new();
+    /// # batch.push(port.pool(), &[1; 64]);
+    /// # let mut packet = batch.packets().next().unwrap();
+    /// packet.truncate(60)?; // without the CRC
+    /// packet.truncate(1000)?; // changes nothing
+    /// assert_eq!(packet.len(), 60);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::NoRoom`] if the last slot would become empty, [`ErrorKind::Unfinished`] as for
@@ -363,6 +528,20 @@ impl Packet<'_> {
     }
 
     /// Computes a pending checksum before the packet changes, since its offset counts from the packet's first byte.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use linerate_core::offload::Offload;
+    /// # let ([port], mut batch) = (linerate::open(["null:"])?, linerate::Batch::new());
+    /// // The sender has left a checksum of the bytes from 34 on, at byte 34 + 16.
+    /// let offload = Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]);
+    /// batch.push_parts(port.pool(), 60, [&[0; 60][..]].into_iter(), Some(offload));
+    /// let mut packet = batch.packets().next().unwrap();
+    /// packet.finish()?;
+    /// assert!(packet.offload().is_none());
+    /// assert_eq!(packet[50..52], [0xFF, 0xFF]); // the checksum of zeros
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn finish(&mut self) -> Result<()> {
         if self.slots[0].is_unfinished() { self.finish_checksum() } else { Ok(()) }
@@ -381,12 +560,37 @@ impl Packet<'_> {
 
     /// Returns the arrival time in nanoseconds since 1970 (system time), if the port was opened with timestamps
     /// (`?timestamps=on`).
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let mut batch = linerate::Batch::new();
+    /// let [mut port, mut sender] = linerate::open(["valeST:a?timestamps=on", "valeST:b"])?;
+    /// # let (mut rx, mut tx) = (port.rx(0)?, sender.tx(0)?);
+    /// batch.push(sender.pool(), &[0xFF; 60]);
+    /// tx.send(&mut batch);
+    /// rx.recv(&mut batch);
+    /// assert!(batch.packets().next().unwrap().timestamp().is_some());
+    /// # Ok(()) }
+    /// ```
     #[inline]
     pub fn timestamp(&self) -> Option<u64> {
         timestamp(self.slots.first()?, self.view)
     }
 
     /// Returns the pending offloads.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let ([port], mut batch) = (linerate::open(["null:"])?, linerate::Batch::new());
+    /// use linerate_core::offload::Offload;
+    ///
+    /// let checksum = Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]); // a sender with `?offloads=on` has left it
+    /// batch.push_parts(port.pool(), 60, [&[0; 60][..]].into_iter(), Some(checksum));
+    /// batch.push(port.pool(), &[0; 60]);
+    /// let pending: Vec<_> = batch.packets().map(|packet| packet.offload()).collect();
+    /// assert_eq!(pending, [Some(checksum), None]);
+    /// # Ok(()) }
+    /// ```
     pub fn offload(&self) -> Option<Offload> {
         Offload::of(&self.slots[0], self.view)
     }
