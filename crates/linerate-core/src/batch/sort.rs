@@ -8,6 +8,16 @@ use crate::slot::Slot;
 impl Batch {
     /// Keeps the packets for which `keep` returns true, and frees the others. `keep` gets the bytes of a packet's first
     /// slot.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// (1..=4).for_each(|n| assert!(batch.push(pool, &[n; 60])));
+    /// batch.retain(|bytes| bytes[0] % 2 == 0);
+    /// assert_eq!(batch.packets().map(|packet| packet[0]).collect::<Vec<_>>(), [2, 4]);
+    /// # Ok(()) }
+    /// ```
     pub fn retain(&mut self, keep: impl FnMut(&[u8]) -> bool) {
         // SAFETY: the slot was the batch's, and is dropped here.
         self.sort(keep, |cache, slot, _| unsafe { cache.put(&[slot.buf()]) });
@@ -15,6 +25,18 @@ impl Batch {
 
     /// As [`retain`](Batch::retain), but moves the other packets to `rest`. If `rest` is full or of another region,
     /// frees them instead. Returns the count of packets freed.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// let mut odd = linerate::Batch::new();
+    /// (1..=4).for_each(|n| assert!(batch.push(pool, &[n; 60])));
+    /// let freed = batch.split(&mut odd, |bytes| bytes[0] % 2 == 0);
+    /// assert_eq!((batch.len(), odd.len(), freed), (2, 2, 0));
+    /// assert_eq!(odd.packets().map(|packet| packet[0]).collect::<Vec<_>>(), [1, 3]);
+    /// # Ok(()) }
+    /// ```
     pub fn split(&mut self, rest: &mut Batch, keep: impl FnMut(&[u8]) -> bool) -> usize {
         let Some(pool) = self.pool().cloned() else { return 0 };
         let is_of_pool = rest.bind_if_empty(&pool);

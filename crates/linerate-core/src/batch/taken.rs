@@ -17,6 +17,17 @@ pub struct Taken<'a> {
 
 impl Taken<'_> {
     /// Returns the packet for reading and writing.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let mut batch = linerate::Batch::new();
+    /// batch.push(port.pool(), &[1; 60]);
+    /// let mut taken = batch.take().unwrap();
+    /// taken.packet()[0] = 9;
+    /// assert_eq!((taken.packet().len(), taken.packet()[0]), (60, 9));
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn packet(&mut self) -> Packet<'_> {
         let (slots, view) = self.batch.parts();
@@ -24,6 +35,17 @@ impl Taken<'_> {
     }
 
     /// Returns the packet to the front of its batch.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let mut batch = linerate::Batch::new();
+    /// batch.push(port.pool(), &[1; 60]);
+    /// let taken = batch.take().unwrap();
+    /// taken.put_back();
+    /// assert_eq!(batch.len(), 1); // `drop(taken)` would have freed the packet
+    /// # Ok(()) }
+    /// ```
     pub fn put_back(self) {
         std::mem::forget(self);
     }
@@ -66,6 +88,22 @@ impl Batch {
 
     /// Appends a packet of another batch. Moves its buffers, or copies the packet if the batches are of different
     /// regions.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let mut batch = linerate::Batch::new();
+    /// # let (pool, mut output) = (port.pool(), linerate::Batch::with_capacity(1));
+    /// # (batch.push(pool, &[1; 60]), batch.push(pool, &[2; 60]));
+    /// while let Some(packet) = batch.take() {
+    ///     if let Err(packet) = output.push_packet(packet) {
+    ///         packet.put_back(); // the output is full: the packet waits
+    ///         break;
+    ///     }
+    /// }
+    /// assert_eq!((output.len(), batch.len()), (1, 1));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// Returns the packet if this batch is full, or no buffer is free for a copy.
