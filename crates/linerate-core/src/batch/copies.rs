@@ -25,6 +25,22 @@ impl Batch {
     /// full or no buffer is free, or at a packet that is unfinished, in several slots, or longer than `longest`.
     /// Returns the bits of the remaining packets.
     ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use linerate::memory::{Pool, Region, RegionOptions};
+    /// # let new_pool = || Region::new(&RegionOptions { buffers: 64, ..RegionOptions::default() }).map(Pool::new);
+    /// # use linerate::Batch;
+    /// # let (pool, theirs, mut from, mut batch) = (new_pool()?, new_pool()?, Batch::new(), Batch::new());
+    /// # (batch.push(&pool, &[0; 60]), batch.clear());
+    /// (1..=3).for_each(|n| assert!(from.push(&theirs, &[n; 60])));
+    /// let slots = from.slots();
+    /// // SAFETY: the batch is of `pool`, and these slots are of `theirs`.
+    /// let rest = unsafe { batch.copy_short(&pool, theirs.region().view(), 1518, 0b101, |n| &slots[n..=n]) };
+    /// assert_eq!(rest, 0); // the first packet and the third were copied
+    /// assert_eq!(batch.packets().map(|packet| packet[0]).collect::<Vec<_>>(), [1, 3]);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Safety
     /// The batch [is bound](Batch::bind_if_unbound) to `pool`, and the packets belong to the region of `theirs`.
     #[inline(always)]
@@ -61,6 +77,23 @@ impl Batch {
 
     /// Appends a copy of a packet of another pool. With `offloads`, pending offloads stay pending. Otherwise they are
     /// done here, which may append several segments of at most `longest` bytes.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use linerate_core::batch::Copied;
+    /// # use linerate::memory::{Pool, Region, RegionOptions};
+    /// # let new_pool = || Region::new(&RegionOptions { buffers: 64, ..RegionOptions::default() }).map(Pool::new);
+    /// # use linerate::Batch;
+    /// # let (pool, theirs, mut from, mut batch) = (new_pool()?, new_pool()?, Batch::new(), Batch::new());
+    /// from.push(&theirs, &[7; 3000]);
+    /// // SAFETY: the slots are of the pool `theirs`.
+    /// let copied = unsafe { batch.copy_careful(&pool, from.slots(), &theirs, 9018, false) };
+    /// assert_eq!((copied, batch.len()), (Copied::Whole, 2));
+    /// // SAFETY: as above.
+    /// let copied = unsafe { batch.copy_careful(&pool, from.slots(), &theirs, 1518, false) };
+    /// assert_eq!((copied, batch.len()), (Copied::TooLong, 2));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Safety
     /// The packet's slots belong to the pool `theirs`.
@@ -102,6 +135,19 @@ impl Batch {
     /// Moves packets from the front of `other`, a batch of another region, by copying them while there is room. Drops
     /// finished packets longer than `longest`, and packets that `pool` can never hold. Returns the count of slots
     /// removed from `other`, and the count of packets dropped.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use linerate::memory::{Pool, Region, RegionOptions};
+    /// # let new_pool = || Region::new(&RegionOptions { buffers: 64, ..RegionOptions::default() }).map(Pool::new);
+    /// # use linerate::Batch;
+    /// # let (pool, theirs, mut from, mut batch) = (new_pool()?, new_pool()?, Batch::new(), Batch::new());
+    /// [60, 3000, 61].iter().for_each(|len| assert!(from.push(&theirs, &vec![1; *len])));
+    /// let (slots, too_long) = batch.copy_from(&pool, &mut from, 1518);
+    /// assert_eq!((slots, too_long, from.len()), (4, 1, 0));
+    /// assert_eq!(batch.packets().map(|packet| packet.len()).collect::<Vec<_>>(), [60, 61]);
+    /// # Ok(()) }
+    /// ```
     pub fn copy_from(&mut self, pool: &Arc<Pool>, other: &mut Batch, longest: usize) -> (usize, usize) {
         let (mut slots, mut too_long) = (0, 0);
         for packet in other.packets() {
@@ -145,6 +191,17 @@ impl Batch {
     }
 
     /// As [`push`](Batch::push), for several parts with a total of `len` bytes, and with pending offloads.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// let (header, payload) = ([2; 14], [7; 46]);
+    /// let parts = [&header[..], &payload[..]];
+    /// assert!(batch.push_parts(pool, 60, parts.into_iter(), None));
+    /// assert_eq!(batch.packets().next().unwrap()[12..16], [2, 2, 7, 7]);
+    /// # Ok(()) }
+    /// ```
     pub fn push_parts<'a>(
         &mut self,
         pool: &Arc<Pool>,
@@ -168,6 +225,17 @@ impl Batch {
 
     /// As [`push`](Batch::push), for `len` bytes that `fill` writes. Each call of `fill` gets the count of bytes
     /// written before, and the slice to fill next.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// let message = vec![7; 3000]; // two buffers of 2 KiB
+    /// let fill = |begin, bytes: &mut [u8]| bytes.copy_from_slice(&message[begin..begin + bytes.len()]);
+    /// assert!(batch.push_filled(pool, message.len(), None, fill));
+    /// assert_eq!((batch.len(), batch.packets().next().unwrap().len()), (2, 3000));
+    /// # Ok(()) }
+    /// ```
     pub fn push_filled(
         &mut self,
         pool: &Arc<Pool>,
@@ -213,6 +281,20 @@ impl Batch {
 
     /// Appends packets of one slot each. `fill` writes a packet to a slice of at most `longest` bytes, and returns its
     /// length and whether a switch must not learn from it; `None` ends the loop. Returns the count of packets.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// let mut ring = [[1; 60], [2; 60], [3; 60]].into_iter();
+    /// let count = batch.push_short(pool, 1518, |bytes| {
+    ///     let frame = ring.next()?;
+    ///     bytes[..60].copy_from_slice(&frame);
+    ///     Some((60, false)) // a switch may learn from it
+    /// });
+    /// assert_eq!((count, batch.len()), (3, 3));
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn push_short(
         &mut self,
@@ -248,6 +330,19 @@ impl Batch {
     /// Receives for `batch`, whose region is not that of `pool`. `receive` fills this batch, whose packets are then
     /// copied to `batch`. Returns the count of slots appended. Packets that do not fit stay here for the next call,
     /// which may use a batch of any region.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use linerate::memory::{Pool, Region, RegionOptions};
+    /// # let new_pool = || Region::new(&RegionOptions { buffers: 64, ..RegionOptions::default() }).map(Pool::new);
+    /// # use linerate::Batch;
+    /// # let (pool, theirs, mut batch) = (new_pool()?, new_pool()?, Batch::new());
+    /// # (batch.push(&theirs, &[0; 60]), batch.clear());
+    /// let mut copies = Batch::new(); // of the queue's pool
+    /// let count = copies.receive_for(&theirs, &mut batch, |own| own.alloc(&pool, 3, 60));
+    /// assert_eq!((count, batch.len(), copies.len()), (3, 3, 0));
+    /// # Ok(()) }
+    /// ```
     pub fn receive_for(
         &mut self,
         pool: &Arc<Pool>,
@@ -265,6 +360,23 @@ impl Batch {
     /// Sends for `batch`, whose region is not that of `pool`. Copies packets into this batch while there is room, and
     /// passes the copies to `send`. Returns the count of slots accepted, and the count of packets dropped because they
     /// are too long.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use linerate::memory::{Pool, Region, RegionOptions};
+    /// # let new_pool = || Region::new(&RegionOptions { buffers: 64, ..RegionOptions::default() }).map(Pool::new);
+    /// # use linerate::Batch;
+    /// # let (pool, theirs, mut batch) = (new_pool()?, new_pool()?, Batch::new());
+    /// [60, 3000, 61].iter().for_each(|len| assert!(batch.push(&theirs, &vec![1; *len])));
+    /// let (mut copies, mut sent) = (Batch::new(), 0); // copies of the queue's pool
+    /// let counts = copies.send_for(&pool, &mut batch, 1518, |own| {
+    ///     sent += own.len();
+    ///     own.clear();
+    ///     own.len()
+    /// });
+    /// assert_eq!((counts, sent), ((4, 1), 2)); // one packet of two slots was too long
+    /// # Ok(()) }
+    /// ```
     pub fn send_for(
         &mut self,
         pool: &Arc<Pool>,
@@ -290,6 +402,20 @@ impl Batch {
     }
 
     /// Computes the checksum of the last packet, if it is pending. Returns false if that is impossible.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// use linerate_core::offload::Offload;
+    ///
+    /// let checksum = Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]); // of the bytes from 34 on, at byte 34 + 16
+    /// batch.push_parts(pool, 60, [&[0; 60][..]].into_iter(), Some(checksum));
+    /// assert!(batch.finish_last());
+    /// let packet = batch.packets().next().unwrap();
+    /// assert_eq!((packet.offload(), &packet[50..52]), (None, &[0xFF, 0xFF][..]));
+    /// # Ok(()) }
+    /// ```
     pub fn finish_last(&mut self) -> bool {
         let (slots, view) = self.last();
         let Some(first) = slots.first() else { return true };
@@ -297,6 +423,18 @@ impl Batch {
     }
 
     /// Records when the last packet arrived.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// batch.push(pool, &[1; 60]);
+    /// batch.push(pool, &[2; 60]);
+    /// batch.stamp_last(1_000_000_000);
+    /// let times: Vec<_> = batch.packets().map(|packet| packet.timestamp()).collect();
+    /// assert_eq!(times, [None, Some(1_000_000_000)]);
+    /// # Ok(()) }
+    /// ```
     pub fn stamp_last(&mut self, nanoseconds: u64) {
         let (slots, view) = self.last();
         if let Some(first) = slots.first_mut() {
@@ -306,6 +444,17 @@ impl Batch {
 
     /// Records the arrival time of all packets without one: `time` for the first packet, and a nanosecond more for each
     /// following packet. Returns the time for the next packet.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// (1..=2).for_each(|n| assert!(batch.push(pool, &[n; 60])));
+    /// assert_eq!(batch.stamp_from(1_000_000_000), 1_000_000_002);
+    /// let times: Vec<_> = batch.packets().map(|packet| packet.timestamp()).collect();
+    /// assert_eq!(times, [Some(1_000_000_000), Some(1_000_000_001)]);
+    /// # Ok(()) }
+    /// ```
     pub fn stamp_from(&mut self, mut time: u64) -> u64 {
         let (slots, view) = self.parts();
         for packet in slots.chunk_by_mut(|slot, _| slot.has_more()) {
@@ -318,6 +467,16 @@ impl Batch {
     }
 
     /// Marks the last packet so that a switch does not learn from it.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// (1..=2).for_each(|n| assert!(batch.push(pool, &[n; 60])));
+    /// batch.unlearn_last();
+    /// assert_eq!(batch.slots().iter().map(|slot| slot.is_unlearned()).collect::<Vec<_>>(), [false, true]);
+    /// # Ok(()) }
+    /// ```
     pub fn unlearn_last(&mut self) {
         if let Some(first) = self.last().0.first_mut() {
             first.set_unlearned();
