@@ -24,6 +24,23 @@ impl Batch {
     /// Finishes the packet at slot `at`, so that every queue can send it: computes its checksum, or cuts off segments
     /// and inserts them before the rest. Returns false if that is impossible, for example because offsets are outside
     /// the first slot or no buffer is free.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// # use linerate_core::offload::Offload;
+    /// # // Ethernet, IPv4 and TCP, with 1,000 bytes of payload.
+    /// # let mut tcp = Vec::new();
+    /// # let headers = etherparse::PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9);
+    /// # headers.tcp(80, 4321, 0, 1000).write(&mut tcp, &[7; 1000]).unwrap();
+    /// let segments_of_400 = Offload([1, 1, 54, 0, 144, 1, 34, 0, 16, 0]);
+    /// batch.push_parts(pool, tcp.len(), [&tcp[..]].into_iter(), Some(segments_of_400));
+    /// assert!(batch.finish_packet(0));
+    /// let lens: Vec<usize> = batch.packets().map(|packet| packet.len()).collect();
+    /// assert_eq!(lens, [54 + 400, 54 + 400, 54 + 200]);
+    /// # Ok(()) }
+    /// ```
     #[cold]
     pub fn finish_packet(&mut self, at: usize) -> bool {
         let Some(pool) = self.pool().cloned() else { return true };
@@ -50,6 +67,19 @@ impl Batch {
 
     /// As [`finish_packet`](Batch::finish_packet) for the first packet, but drops it if that is impossible. Returns the
     /// count of slots dropped.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// # use linerate_core::offload::Offload;
+    /// let impossible = Offload([1, 0, 0, 0, 0, 0, 34, 0, 200, 0]); // a checksum after the packet's end
+    /// batch.push_parts(pool, 60, [&[0; 60][..]].into_iter(), Some(impossible));
+    /// batch.push(pool, &[1; 60]);
+    /// assert_eq!((batch.finish_first(), batch.len()), (1, 1)); // drops the packet
+    /// assert_eq!((batch.finish_first(), batch.len()), (0, 1)); // nothing to be done
+    /// # Ok(()) }
+    /// ```
     #[cold]
     pub fn finish_first(&mut self) -> usize {
         if self.finish_packet(0) {
@@ -152,6 +182,22 @@ impl Batch {
     }
 
     /// Returns and clears the record of the packet that was segmented last.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// # use linerate_core::offload::Offload;
+    /// # let mut tcp = Vec::new();
+    /// # let headers = etherparse::PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9);
+    /// # headers.tcp(80, 4321, 0, 1000).write(&mut tcp, &[7; 1000]).unwrap();
+    /// # let segments_of_400 = Offload([1, 1, 54, 0, 144, 1, 34, 0, 16, 0]);
+    /// batch.push_parts(pool, tcp.len(), [&tcp[..]].into_iter(), Some(segments_of_400)); // 1,000 bytes of payload
+    /// batch.finish_packet(0);
+    /// assert_eq!(batch.take_segmented().map(|last| last.segments), Some(2)); // before the rest of 200 bytes
+    /// assert!(batch.take_segmented().is_none());
+    /// # Ok(()) }
+    /// ```
     pub fn take_segmented(&mut self) -> Option<Segmented> {
         self.segmented.take().map(|last| *last)
     }
