@@ -54,11 +54,21 @@ impl Default for Batch {
 
 impl Batch {
     /// Creates a batch for 32 slots.
+    ///
+    /// ```
+    /// let batch = linerate::Batch::new();
+    /// assert_eq!((batch.capacity(), batch.len()), (32, 0));
+    /// ```
     pub fn new() -> Batch {
         Batch::with_capacity(32)
     }
 
     /// Creates a batch for `capacity` slots, at least one.
+    ///
+    /// ```
+    /// let batch = linerate::Batch::with_capacity(256); // larger batches: more packets per call, but more cache misses
+    /// assert_eq!((batch.capacity(), batch.len()), (256, 0));
+    /// ```
     ///
     /// # Panics
     /// If memory cannot hold that many slots, as [`Vec::with_capacity`].
@@ -69,24 +79,66 @@ impl Batch {
     }
 
     /// Returns the number of slots that the batch can hold.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// batch.push(pool, &[1; 60]);
+    /// let free = batch.capacity() - batch.len();
+    /// assert_eq!((batch.capacity(), free), (32, 31));
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
     /// Returns the count of slots. It is the number of packets, unless a frame is longer than a buffer.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// batch.push(pool, &[1; 60]);
+    /// batch.push(pool, &[2; 3000]); // two buffers of 2 KiB
+    /// assert_eq!((batch.len(), batch.packets().count()), (3, 2));
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.end - self.start
     }
 
     /// Returns whether the batch has no packets.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// assert!(batch.is_empty());
+    /// batch.push(pool, &[1; 60]);
+    /// assert!(!batch.is_empty());
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
     /// Frees the buffers of all packets.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use linerate::memory::{Pool, Region, RegionOptions};
+    /// # let pool = Pool::new(Region::new(&RegionOptions { buffers: 64, ..RegionOptions::default() })?);
+    /// # let mut batch = linerate::Batch::new();
+    /// batch.push(&pool, &[1; 60]);
+    /// batch.clear();
+    /// assert!(batch.is_empty());
+    /// assert_eq!(batch.cached() + pool.available(), 64); // all buffers of the region are free
+    /// # Ok(()) }
+    /// ```
     #[inline]
     pub fn clear(&mut self) {
         if self.end > 0 {
@@ -99,12 +151,35 @@ impl Batch {
     ///
     /// The buffers come from the pool of the batch's packets; from `pool` if the batch is empty. Returns false and
     /// changes nothing if the batch is full or the pool is exhausted.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use linerate::Batch;
+    /// # let [port] = linerate::open(["null:"])?;
+    /// let mut batch = Batch::with_capacity(1);
+    /// assert!(batch.push(port.pool(), &[1; 60]));
+    /// assert!(!batch.push(port.pool(), &[2; 60])); // the batch is full
+    /// assert_eq!(batch.packets().next().unwrap()[..], [1; 60]);
+    /// # Ok(()) }
+    /// ```
     pub fn push(&mut self, pool: &Arc<Pool>, bytes: &[u8]) -> bool {
         self.push_parts(pool, bytes.len(), std::iter::once(bytes), None)
     }
 
     /// Appends up to `count` packets of `len` bytes each, with unspecified contents, and returns their number. Appends
     /// none if `len` exceeds the region's [`room`](crate::memory::Region::room).
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// let count = batch.alloc(pool, 8, 60);
+    /// for mut packet in &mut batch {
+    ///     packet.fill(0);
+    /// }
+    /// assert_eq!((count, batch.len()), (8, 8));
+    /// # Ok(()) }
+    /// ```
     pub fn alloc(&mut self, pool: &Arc<Pool>, count: usize, len: usize) -> usize {
         self.bind_if_empty(pool);
         if len > self.room() {
@@ -122,6 +197,17 @@ impl Batch {
     }
 
     /// Iterates over the packets. Each contains all its slots.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// # (batch.push(pool, &[1; 60]), batch.push(pool, &[2; 3000]));
+    /// batch.packets().for_each(|mut packet| packet[0] = 9);
+    /// let lens: Vec<usize> = batch.packets().map(|packet| packet.len()).collect();
+    /// assert_eq!(lens, [60, 3000]);
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn packets(&mut self) -> Packets<'_> {
         let has_chains = self.has_chains;
@@ -131,6 +217,20 @@ impl Batch {
     }
 
     /// Iterates over the bytes of each slot. A packet longer than a buffer has several slots.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// # (batch.push(pool, &[1; 60]), batch.push(pool, &[2; 3000]));
+    /// let mut lens = Vec::new();
+    /// for bytes in batch.slots_mut() {
+    ///     bytes[0] ^= 1;
+    ///     lens.push(bytes.len());
+    /// }
+    /// assert_eq!(lens, [60, 1920, 1080]); // the second packet has two slots
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn slots_mut(&mut self) -> SlotsMut<'_> {
         let (slots, view) = self.parts();
@@ -146,11 +246,34 @@ impl Batch {
     }
 
     /// Returns the count of free buffers in the cache.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// batch.alloc(pool, 8, 60);
+    /// batch.clear();
+    /// assert!(batch.cached() >= 8); // the next packets reuse these buffers, which are still in the processor's cache
+    /// # Ok(()) }
+    /// ```
     pub fn cached(&self) -> usize {
         self.cache.len()
     }
 
     /// Returns cached free buffers to their pool if there are more than `most`.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// # batch.alloc(pool, 8, 60);
+    /// batch.clear();
+    /// batch.keep_cached(4); // before the thread sleeps: others can use the buffers
+    /// assert_eq!(batch.cached(), 4);
+    /// batch.keep_cached(8); // changes nothing
+    /// assert_eq!(batch.cached(), 4);
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn keep_cached(&mut self, most: usize) {
         if self.cache.len() > most {
@@ -161,6 +284,15 @@ impl Batch {
     /// Returns false if a packet of `len` bytes can never be appended, even to an empty batch with a full pool: it
     /// needs more buffers than a chain may have, or than exist. The caller must drop and count such a packet; other
     /// packets can wait for room.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// assert!(batch.can_hold(pool, 9000));
+    /// assert!(!batch.can_hold(pool, 200_000)); // more than 64 buffers of 2 KiB
+    /// # Ok(()) }
+    /// ```
     pub fn can_hold(&self, pool: &Arc<Pool>, len: usize) -> bool {
         let pool = if self.is_empty() { pool } else { self.pool().unwrap_or(pool) };
         let region = pool.region();
@@ -175,12 +307,32 @@ impl Batch {
     // The methods below are for implementations of queues.
 
     /// Returns whether the batch's packets and buffers belong to `pool`.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// assert!(!batch.is_already_of(pool)); // a new batch has no pool
+    /// batch.push(pool, &[1; 60]);
+    /// assert!(batch.is_already_of(pool));
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn is_already_of(&self, pool: &Arc<Pool>) -> bool {
         self.is_at(pool.address())
     }
 
     /// Returns whether the batch's packets and buffers belong to the pool at this [address](Pool::address).
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// let address = pool.address(); // a queue keeps this, so that one comparison is enough
+    /// batch.push(pool, &[1; 60]);
+    /// assert!(batch.is_at(address));
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn is_at(&self, address: usize) -> bool {
         self.cache.is_at(address)
@@ -216,6 +368,29 @@ impl Batch {
     /// are 0 for a batch without a pool. A caller that writes packets of several slots calls
     /// [`note_chains`](Batch::note_chains).
     ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use linerate::memory::{Pool, Region, RegionOptions};
+    /// # let pool = Pool::new(Region::new(&RegionOptions { buffers: 64, ..RegionOptions::default() })?);
+    /// # use linerate_core::{Batch, HEADROOM, Slot};
+    /// # let (mut ring, mut batch) = (pool.take(4).unwrap(), Batch::new());
+    /// # batch.alloc(&pool, 1, 60);
+    /// let receive = |entries: &mut [Slot], free: &[u32]| {
+    ///     let exchanged = entries.iter_mut().zip(free).zip(&mut ring);
+    ///     // SAFETY: the ring owned this buffer, and the card has written 60 bytes to it.
+    ///     let slot = |buf| unsafe { Slot::new(buf, HEADROOM, 60, false) };
+    ///     exchanged.map(|((entry, free), buf)| *entry = slot(std::mem::replace(buf, *free))).count()
+    /// };
+    /// // SAFETY: `receive` writes an entry for each buffer that it takes.
+    /// assert_eq!(unsafe { batch.exchange(4, receive) }, (4, 4));
+    /// # // SAFETY: only the ring owns these buffers.
+    /// # unsafe { pool.give(&ring) };
+    /// # assert_eq!(batch.len(), 5);
+    /// # drop(batch);
+    /// # assert_eq!(pool.available(), 64);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Safety
     /// `take` writes a slot of the batch's pool that it owns to each entry that it counts, and reads no old entry. It
     /// keeps only the buffers that it counts.
@@ -235,6 +410,27 @@ impl Batch {
 
     /// As [`exchange`](Batch::exchange), for one packet in one slot. Returns the free buffer. Returns `None` and
     /// changes nothing if there is no [free entry](Batch::place), or the cache is empty.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use linerate::memory::{Pool, Region, RegionOptions};
+    /// # let pool = Pool::new(Region::new(&RegionOptions { buffers: 64, ..RegionOptions::default() })?);
+    /// # use linerate_core::{Batch, HEADROOM, Slot};
+    /// # let (mut ring, mut batch) = (pool.take(1).unwrap(), Batch::new());
+    /// # batch.alloc(&pool, 1, 60);
+    /// // SAFETY: the ring owns this buffer, and the card has written 60 bytes to it.
+    /// let slot = unsafe { Slot::new(ring[0], HEADROOM, 60, false) };
+    /// // SAFETY: the slot is of the batch's pool. If it is not exchanged, the ring keeps its buffer.
+    /// if let Some(free) = unsafe { batch.exchange_one(slot) } {
+    ///     ring[0] = free;
+    /// }
+    /// assert_eq!(batch.len(), 2);
+    /// # // SAFETY: only the ring owns this buffer.
+    /// # unsafe { pool.give(&ring) };
+    /// # drop(batch);
+    /// # assert_eq!(pool.available(), 64);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Safety
     /// The slot belongs to the batch's pool.
@@ -258,12 +454,25 @@ impl Batch {
     }
 
     /// Returns whether the batch has at least as many slots as its capacity.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// let mut batch = linerate::Batch::with_capacity(2);
+    /// batch.alloc(port.pool(), 1, 60);
+    /// assert!(!batch.is_full() && batch.has_room_for_one());
+    /// batch.alloc(port.pool(), 1, 60);
+    /// assert!(batch.is_full() && !batch.has_room_for_one());
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn is_full(&self) -> bool {
         self.len() >= self.capacity()
     }
 
     /// Returns whether the batch has room for exactly one slot.
+    ///
+    /// The example of [`is_full`](Batch::is_full) shows this, too.
     #[inline(always)]
     pub fn has_room_for_one(&self) -> bool {
         self.len() + 1 == self.capacity()
@@ -297,18 +506,69 @@ impl Batch {
     }
 
     /// Records whether the [exchanged](Batch::exchange) slots include packets of several slots.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use linerate::memory::{Pool, Region, RegionOptions};
+    /// # let pool = Pool::new(Region::new(&RegionOptions { buffers: 64, ..RegionOptions::default() })?);
+    /// # use linerate_core::{Batch, HEADROOM, Slot};
+    /// # let mut batch = Batch::new();
+    /// # batch.alloc(&pool, 1, 60);
+    /// let receive = |entries: &mut [Slot], free: &[u32]| {
+    ///     // SAFETY: the buffer is exchanged for this slot, and has room for 1,000 bytes.
+    ///     let slot = |n| unsafe { Slot::new(free[n], HEADROOM, 1000, n == 0) }; // the first continues in the second
+    ///     (0..free.len()).map(|n| entries[n] = slot(n)).count()
+    /// };
+    /// // SAFETY: `receive` writes an entry for each buffer.
+    /// unsafe { batch.exchange(2, receive) };
+    /// batch.note_chains(true);
+    /// assert_eq!(batch.packets().map(|packet| packet.len()).collect::<Vec<_>>(), [60, 2000]);
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn note_chains(&mut self, has_chains: bool) {
         self.has_chains |= has_chains;
     }
 
     /// Takes one free buffer for a slot beyond the capacity; `None` if the pool is exhausted.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use linerate::memory::{Pool, Region, RegionOptions};
+    /// # let pool = Pool::new(Region::new(&RegionOptions { buffers: 64, ..RegionOptions::default() })?);
+    /// # use linerate_core::{Batch, HEADROOM, Slot};
+    /// # let mut batch = Batch::with_capacity(1);
+    /// batch.push(&pool, &[1; 60]); // the batch is full
+    /// let buf = batch.take_buffer().expect("the pool has free buffers");
+    /// // SAFETY: the buffer was taken for this slot, which is of the batch's pool.
+    /// assert!(unsafe { batch.push_slot(&pool, &mut Slot::new(buf, HEADROOM, 100, false)) });
+    /// assert_eq!((batch.len(), batch.capacity()), (2, 1));
+    /// # Ok(()) }
+    /// ```
     pub fn take_buffer(&mut self) -> Option<u32> {
         self.cache.take_one()
     }
 
     /// Appends a slot of `pool`, the batch's pool. The rest of a chain may exceed the capacity. Returns false if the
     /// batch is full beyond its capacity, too.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use linerate::memory::{Pool, Region, RegionOptions};
+    /// # let pool = Pool::new(Region::new(&RegionOptions { buffers: 64, ..RegionOptions::default() })?);
+    /// # use linerate_core::{Batch, HEADROOM, Slot};
+    /// # let (mut ring, mut batch) = (pool.take(1).unwrap(), Batch::new());
+    /// # batch.push(&pool, &[1; 60]);
+    /// let buf = ring.pop().unwrap();
+    /// // SAFETY: the ring has given up this buffer, and the device has written 60 bytes to it.
+    /// let mut slot = unsafe { Slot::new(buf, HEADROOM, 60, false) };
+    /// // SAFETY: the batch and the slot are of this pool.
+    /// assert!(unsafe { batch.push_slot(&pool, &mut slot) });
+    /// assert!(batch.len() == 2 && slot.is_empty_place()); // the batch owns the buffer
+    /// # drop(batch);
+    /// # assert_eq!(pool.available(), 64);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Safety
     /// The slot and the batch belong to `pool`.
@@ -327,6 +587,20 @@ impl Batch {
     }
 
     /// Removes the last slot.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// # use linerate_core::Slot;
+    /// # let mut ring = Vec::<Slot>::new();
+    /// # (batch.push(pool, &[1; 60]), batch.push(pool, &[2; 61]));
+    /// ring.extend(batch.pop_slot()); // the ring owns the slot and its buffer
+    /// assert_eq!((batch.len(), ring[0].len()), (1, 61));
+    /// # // SAFETY: only the ring owns this buffer.
+    /// # unsafe { pool.give(&[ring[0].buf()]) };
+    /// # Ok(()) }
+    /// ```
     pub fn pop_slot(&mut self) -> Option<Slot> {
         if self.is_empty() {
             return None;
@@ -336,6 +610,20 @@ impl Batch {
     }
 
     /// Returns whether the last packet is incomplete.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// # let mut ring = Vec::<linerate_core::Slot>::new();
+    /// batch.push(pool, &[1; 3000]); // two slots
+    /// assert!(!batch.ends_in_chain());
+    /// ring.extend(batch.pop_slot());
+    /// assert!(batch.ends_in_chain()); // the end of the packet is missing
+    /// # // SAFETY: the slot was popped from this batch.
+    /// # unsafe { batch.push_slot(pool, &mut ring[0]) };
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn ends_in_chain(&self) -> bool {
         self.end > self.start && self.slots[self.end - 1].has_more()
@@ -376,24 +664,71 @@ impl Batch {
     }
 
     /// Returns the pool of the batch's packets and buffers.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// use std::sync::Arc;
+    ///
+    /// assert!(batch.pool().is_none()); // a new batch has no pool
+    /// batch.push(pool, &[1; 60]);
+    /// assert!(Arc::ptr_eq(batch.pool().unwrap(), pool));
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn pool(&self) -> Option<&Arc<Pool>> {
         self.cache.pool()
     }
 
     /// Returns the slots and their pool; `None` for a batch without a pool.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// # batch.push(pool, b"a packet");
+    /// let (slots, pool) = batch.contents().expect("a batch with packets has a pool");
+    /// // SAFETY: the view is only used with slots of this pool.
+    /// let view = unsafe { pool.region().view() };
+    /// assert_eq!(view.bytes(&slots[0]), b"a packet");
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn contents(&self) -> Option<(&[Slot], &Arc<Pool>)> {
         self.pool().map(|pool| (&self.slots[self.start..self.end], pool))
     }
 
     /// Returns the slots, in order.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// batch.push(pool, &[1; 60]);
+    /// batch.push(pool, &[2; 3000]); // two buffers of 2 KiB
+    /// let slots: Vec<_> = batch.slots().iter().map(|slot| (slot.len(), slot.has_more())).collect();
+    /// assert_eq!(slots, [(60, false), (1920, true), (1080, false)]);
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn slots(&self) -> &[Slot] {
         &self.slots[self.start..self.end]
     }
 
     /// Returns the slots for writing.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// batch.push(pool, &[1; 60]);
+    /// // SAFETY: the entry keeps its slot; only its flag changes.
+    /// let slots = unsafe { batch.raw_slots() };
+    /// slots[0].set_unlearned();
+    /// assert!(batch.slots()[0].is_unlearned());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Safety
     /// Each entry holds a slot of the batch's pool until it is [sent](Batch::sent).
@@ -412,12 +747,36 @@ impl Batch {
     }
 
     /// Returns the first slot.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// assert!(batch.first().is_none());
+    /// batch.push(pool, &[1; 60]);
+    /// batch.push(pool, &[2; 61]);
+    /// assert_eq!(batch.first().map(|slot| slot.len()), Some(60));
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn first(&self) -> Option<&Slot> {
         if self.is_empty() { None } else { self.slots.get(self.start) }
     }
 
     /// Removes the first `count` slots, which now belong to a queue.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// # batch.alloc(pool, 3, 60);
+    /// let ring: Vec<u32> = batch.slots()[..2].iter().map(|slot| slot.buf()).collect();
+    /// batch.sent(2); // the ring owns these buffers until the card has sent them
+    /// assert_eq!((ring.len(), batch.len()), (2, 1));
+    /// # // SAFETY: only the ring owns these buffers.
+    /// # unsafe { pool.give(&ring) };
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn sent(&mut self, count: usize) {
         if count >= self.len() {
@@ -427,6 +786,19 @@ impl Batch {
     }
 
     /// Removes all slots, which now belong to a queue.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// # batch.alloc(pool, 3, 60);
+    /// let ring: Vec<u32> = batch.slots().iter().map(|slot| slot.buf()).collect();
+    /// batch.sent_all(); // the ring owns these buffers until the card has sent them
+    /// assert_eq!((ring.len(), batch.len()), (3, 0));
+    /// # // SAFETY: only the ring owns these buffers.
+    /// # unsafe { pool.give(&ring) };
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn sent_all(&mut self) {
         (self.start, self.end, self.has_chains) = (0, 0, false);
@@ -450,6 +822,21 @@ impl Batch {
 
     /// Drops the first `count` slots, or all if there are fewer, for ports that send by copying. The slots must be
     /// complete packets.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// # use std::io::Write;
+    /// # let mut stream = Vec::new();
+    /// # (batch.push(pool, b"first"), batch.push(pool, b"second"));
+    /// let packet = batch.packets().next().unwrap();
+    /// stream.write_all(&packet).unwrap(); // the port copies the packet
+    /// let slots = packet.slots();
+    /// batch.drop_front(slots);
+    /// assert_eq!((&stream[..], &batch.packets().next().unwrap()[..]), (&b"first"[..], &b"second"[..]));
+    /// # Ok(()) }
+    /// ```
     #[inline]
     pub fn drop_front(&mut self, count: usize) {
         let count = count.min(self.len());
@@ -458,6 +845,16 @@ impl Batch {
     }
 
     /// Drops the last `count` slots, which must be complete packets.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// (1..=3).for_each(|n| assert!(batch.push(pool, &[n; 60])));
+    /// batch.drop_back(2);
+    /// assert_eq!(batch.packets().map(|packet| packet[0]).collect::<Vec<_>>(), [1]);
+    /// # Ok(()) }
+    /// ```
     pub fn drop_back(&mut self, count: usize) {
         let count = count.min(self.len());
         self.free(self.end - count..self.end);
