@@ -339,12 +339,32 @@ impl Batch {
     }
 
     /// As [`is_already_of`](Batch::is_already_of), but first binds an empty batch to `pool`.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let ([port], mut batch) = (linerate::open(["null:"])?, linerate::Batch::new());
+    /// # let other = linerate::memory::Pool::new(linerate::memory::Region::new(&Default::default())?);
+    /// assert!(batch.bind_if_empty(&other)); // an empty batch is bound to any pool
+    /// assert!(batch.bind_if_empty(port.pool()));
+    /// batch.push(port.pool(), &[1; 60]);
+    /// assert!(!batch.bind_if_empty(&other)); // a batch with packets keeps its pool
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn bind_if_empty(&mut self, pool: &Arc<Pool>) -> bool {
         self.is_already_of(pool) || self.adopt(pool)
     }
 
     /// As [`is_already_of`](Batch::is_already_of), but first binds a batch without a pool to `pool`.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let ([port], mut batch) = (linerate::open(["null:"])?, linerate::Batch::new());
+    /// # let other = linerate::memory::Pool::new(linerate::memory::Region::new(&Default::default())?);
+    /// assert!(batch.bind_if_unbound(port.pool())); // a new batch is bound to the pool
+    /// assert!(!batch.bind_if_unbound(&other)); // also an empty batch keeps its pool
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn bind_if_unbound(&mut self, pool: &Arc<Pool>) -> bool {
         match self.pool() {
@@ -446,6 +466,26 @@ impl Batch {
     /// As [`space`](Batch::space), for one slot; `None` if the batch is full, or its slots must be moved to the front
     /// first.
     ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use linerate::memory::{Pool, Region, RegionOptions};
+    /// # let pool = Pool::new(Region::new(&RegionOptions { buffers: 64, ..RegionOptions::default() })?);
+    /// # use linerate_core::{Batch, HEADROOM, Slot};
+    /// # let (mut ring, mut batch) = (pool.take(1).unwrap(), Batch::new());
+    /// # batch.push(&pool, &[1; 60]);
+    /// // SAFETY: the old entry is only overwritten.
+    /// if let Some(entry) = unsafe { batch.place() } {
+    ///     // SAFETY: the ring has given up this buffer, and the device has written 60 bytes to it.
+    ///     *entry = unsafe { Slot::new(ring.pop().unwrap(), HEADROOM, 60, false) };
+    ///     // SAFETY: the entry has a slot of the batch's pool.
+    ///     unsafe { batch.commit(1, false) };
+    /// }
+    /// assert_eq!(batch.len(), 2);
+    /// # drop(batch);
+    /// # assert_eq!(pool.available(), 64);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Safety
     /// As [`space`](Batch::space).
     #[inline(always)]
@@ -481,6 +521,26 @@ impl Batch {
     /// Returns free entries for slots that bring their own buffers: up to the capacity, or one more to complete a
     /// packet. Report the count written to [`commit`](Batch::commit).
     ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use linerate::memory::{Pool, Region, RegionOptions};
+    /// # let pool = Pool::new(Region::new(&RegionOptions { buffers: 64, ..RegionOptions::default() })?);
+    /// # use linerate_core::{Batch, HEADROOM, Slot};
+    /// # let (mut ring, mut batch) = (pool.take(2).unwrap(), Batch::new());
+    /// # batch.push(&pool, &[1; 60]);
+    /// // SAFETY: the old entries are only overwritten.
+    /// for (entry, buf) in unsafe { batch.space() }.iter_mut().zip(ring.drain(..)) {
+    ///     // SAFETY: the ring has given up this buffer, and the device has written 60 bytes to it.
+    ///     *entry = unsafe { Slot::new(buf, HEADROOM, 60, false) };
+    /// }
+    /// // SAFETY: the loop wrote two slots of the batch's pool; the batch has room for 32.
+    /// unsafe { batch.commit(2, false) };
+    /// assert_eq!(batch.len(), 3);
+    /// # drop(batch);
+    /// # assert_eq!(pool.available(), 64);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Safety
     /// The caller does not read the old entries: their slots have other owners.
     #[inline(always)]
@@ -496,6 +556,8 @@ impl Batch {
 
     /// Commits `count` slots written into [`space`](Batch::space). `has_chains` tells whether they include packets of
     /// several slots.
+    ///
+    /// The example of [`space`](Batch::space) commits the slots that it has written.
     ///
     /// # Safety
     /// The first `count` entries of `space` contain slots of the batch's pool.
@@ -631,6 +693,31 @@ impl Batch {
 
     /// Moves the beginning of an incomplete packet into `partial`, which must be empty. A batch only delivers complete
     /// packets.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use linerate::memory::{Pool, Region, RegionOptions};
+    /// # let pool = Pool::new(Region::new(&RegionOptions { buffers: 64, ..RegionOptions::default() })?);
+    /// # use linerate_core::{Batch, HEADROOM, Slot};
+    /// # let (mut ring, mut batch, mut partial) = (pool.take(2).unwrap(), Batch::new(), Vec::new());
+    /// # batch.push(&pool, &[1; 60]);
+    /// # // SAFETY: the ring gives up its buffers, whose bytes are not read.
+    /// # let [mut first, mut second] = [(500, true), (100, false)]
+    /// #     .map(|(len, more)| unsafe { Slot::new(ring.pop().unwrap(), HEADROOM, len, more) });
+    /// # // SAFETY: the slot is of the batch's pool.
+    /// # unsafe { batch.push_slot(&pool, &mut first) };
+    /// batch.take_partial(&mut partial); // the card has not written the rest of the last packet
+    /// assert_eq!((batch.len(), partial.len()), (1, 1));
+    /// // SAFETY: all slots are of the batch's pool.
+    /// unsafe {
+    ///     batch.restore_partial(&pool, &mut partial); // in the next call
+    ///     batch.push_slot(&pool, &mut second);
+    /// }
+    /// assert_eq!(batch.packets().map(|packet| packet.len()).collect::<Vec<_>>(), [60, 600]);
+    /// # drop(batch);
+    /// # assert_eq!(pool.available(), 64);
+    /// # Ok(()) }
+    /// ```
     pub fn take_partial(&mut self, partial: &mut Vec<Slot>) {
         while self.ends_in_chain() {
             partial.extend(self.pop_slot());
@@ -639,6 +726,8 @@ impl Batch {
     }
 
     /// Restores the slots that [`take_partial`](Batch::take_partial) moved out.
+    ///
+    /// The example of [`take_partial`](Batch::take_partial) restores its slots with this.
     ///
     /// # Safety
     /// The slots and the batch belong to `pool`.
@@ -655,6 +744,24 @@ impl Batch {
     }
 
     /// Drops the beginning of an incomplete packet.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use linerate::memory::{Pool, Region, RegionOptions};
+    /// # let pool = Pool::new(Region::new(&RegionOptions { buffers: 64, ..RegionOptions::default() })?);
+    /// # use linerate_core::{Batch, HEADROOM, Slot};
+    /// # let (mut ring, mut batch) = (pool.take(1).unwrap(), Batch::new());
+    /// # batch.push(&pool, &[1; 60]);
+    /// # // SAFETY: the ring gives up its buffer, whose bytes are not read.
+    /// # let mut first = unsafe { Slot::new(ring.pop().unwrap(), HEADROOM, 500, true) };
+    /// // SAFETY: the slot is of the batch's pool.
+    /// unsafe { batch.push_slot(&pool, &mut first) }; // the card has reported an error after this slot
+    /// batch.drop_partial();
+    /// assert!(batch.len() == 1 && !batch.ends_in_chain());
+    /// # drop(batch);
+    /// # assert_eq!(pool.available(), 64);
+    /// # Ok(()) }
+    /// ```
     pub fn drop_partial(&mut self) {
         while self.ends_in_chain() {
             let slot = self.pop_slot().map(|slot| slot.buf());
@@ -739,6 +846,19 @@ impl Batch {
 
     /// Sets the pending offloads of the packet that begins at slot `at`.
     ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// use linerate_core::offload::Offload;
+    ///
+    /// let checksum = Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]); // of the bytes from 34 on, at byte 34 + 16
+    /// batch.push(pool, &[0; 60]);
+    /// batch.set_offload(0, checksum);
+    /// assert_eq!(batch.packets().next().unwrap().offload(), Some(checksum));
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Panics
     /// If there is no such slot.
     pub fn set_offload(&mut self, at: usize, offload: crate::offload::Offload) {
@@ -806,6 +926,21 @@ impl Batch {
 
     /// Puts buffers that a queue no longer needs into the cache.
     ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use linerate::memory::{Pool, Region, RegionOptions};
+    /// # let pool = Pool::new(Region::new(&RegionOptions { buffers: 64, ..RegionOptions::default() })?);
+    /// # let mut batch = linerate::Batch::new();
+    /// batch.alloc(&pool, 3, 60);
+    /// let sending: Vec<u32> = batch.slots().iter().map(|slot| slot.buf()).collect();
+    /// batch.sent_all(); // the card sends them
+    /// let cached = batch.cached();
+    /// // SAFETY: the card has sent these buffers, and the queue forgets them.
+    /// unsafe { batch.recycle(&sending) };
+    /// assert_eq!(batch.cached(), cached + 3);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Safety
     /// The buffers belong to the batch's pool, only the caller owns them, and each is put back once.
     #[inline(always)]
@@ -815,6 +950,17 @@ impl Batch {
     }
 
     /// Returns whether the cache would pass buffers on to the pool if it got `more`, and the pool does not need them.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # use linerate::memory::{Pool, Region, RegionOptions};
+    /// # let pool = Pool::new(Region::new(&RegionOptions { buffers: 64, ..RegionOptions::default() })?);
+    /// # let mut batch = linerate::Batch::new();
+    /// batch.push(&pool, &[1; 60]);
+    /// assert!(!batch.is_stocked(1)); // the queue should put the buffers that the card has sent
+    /// assert!(batch.is_stocked(64)); // the queue can keep them until it needs them
+    /// # Ok(()) }
+    /// ```
     #[inline(always)]
     pub fn is_stocked(&self, more: usize) -> bool {
         self.cache.is_stocked(more)

@@ -114,7 +114,7 @@ impl RxQueue {
 
     /// Disarms the interrupt. The queue is then polled.
     ///
-    /// The example of [`arm`](RxQueue::arm) calls this after the thread has slept.
+    /// The example of [`arm`](RxQueue::arm) disarms the interrupt, too.
     pub fn disarm(&mut self) {
         self.queue.disarm();
     }
