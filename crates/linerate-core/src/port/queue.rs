@@ -170,8 +170,8 @@ impl TxQueue {
         count
     }
 
-    /// Sends all packets of `batch`, and waits for room at most `longest`. Returns the count of slots accepted; the rest
-    /// stay in the batch. A loop that forwards calls [`send`](TxQueue::send) instead, and receives meanwhile.
+    /// Sends all packets of `batch`, and waits for room at most `longest`. Returns the count of slots accepted; the
+    /// rest stay in the batch. A loop that forwards calls [`send`](TxQueue::send) instead, and receives meanwhile.
     ///
     /// ```
     /// use std::time::Duration;
