@@ -578,12 +578,11 @@ impl Batch {
     /// # batch.alloc(&pool, 1, 60);
     /// let receive = |entries: &mut [Slot], free: &[u32]| {
     ///     // SAFETY: the buffer is exchanged for this slot, and has room for 1,000 bytes.
-    ///     let slot = |n| unsafe { Slot::new(free[n], HEADROOM, 1000, n == 0) }; // the first continues in the second
-    ///     (0..free.len()).map(|n| entries[n] = slot(n)).count()
+    ///     (0..free.len()).map(|n| entries[n] = unsafe { Slot::new(free[n], HEADROOM, 1000, n == 0) }).count()
     /// };
     /// // SAFETY: `receive` writes an entry for each buffer.
     /// unsafe { batch.exchange(2, receive) };
-    /// batch.note_chains(true);
+    /// batch.note_chains(true); // the first slot continues in the second
     /// assert_eq!(batch.packets().map(|packet| packet.len()).collect::<Vec<_>>(), [60, 2000]);
     /// # Ok(()) }
     /// ```
