@@ -134,6 +134,7 @@ pub fn parse(name: &str) -> Result<PortName> {
 /// Returns an error if the name has options for a cluster, which this build does not have.
 #[cfg(not(feature = "netmap"))]
 fn open_cluster(opening: &Opening<'_>) -> Result<Option<Box<dyn Device>>> {
+    use crate::port::{BY, CLUSTER};
     let name = opening.name;
     match [CLUSTER, BY].iter().any(|option| name.option(option.name).is_some()) {
         true => Err(crate::Error::not_built(name.to_string(), "netmap")),
