@@ -142,8 +142,8 @@ impl Card {
         self.blocks().eeprom.address()
     }
 
-    /// Returns the card's registers, for a benchmark without a driver. [`drive_model`] gives them
-    /// to a driver.
+    /// Returns the card's registers, for a benchmark without a driver. [`claim_bar`](Card::claim_bar) gives them to a
+    /// driver.
     ///
     /// # Safety
     /// Registers tell the card which mapped memory to read and write. The caller, also through clones, must not let
@@ -151,6 +151,16 @@ impl Card {
     /// memory that belongs to no region.
     pub unsafe fn bar(self: &Arc<Card>) -> CardBar {
         CardBar { card: self.clone(), claim: None }
+    }
+
+    /// Claims the card's registers for a driver; `None` while another driver or a host uses the card. `runner` keeps
+    /// running until the last clone of the registers is dropped, which also ends the claim. linerate's own driver
+    /// claims them in [`drive_model`](crate::drive_model).
+    ///
+    /// # Safety
+    /// As for [`bar`](Card::bar), except that the claim keeps other drivers away.
+    pub unsafe fn claim_bar(self: &Arc<Card>, runner: Option<Arc<Runner>>) -> Option<CardBar> {
+        self.claim(runner)
     }
 
     /// Returns the card's registers for its driver; `None` while another driver or a host uses the card.
