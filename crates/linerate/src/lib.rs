@@ -67,10 +67,12 @@
 //! # Extend it
 //!
 //! - A kind of port: [`Device`](port::Device), [`Receive`](port::Receive), [`Transmit`](port::Transmit), opened by name
-//!   as a [`PortKind`](port::PortKind) through [`Options::with_port_kind`]; `tests/own_port.rs` is a complete example.
-//!   A kind in this library is declared in its module, as in `netmap/null.rs`, and listed in `open/kinds.rs`
+//!   as a [`PortKind`](port::PortKind) through [`Options::with_port_kind`]; `tests/own_port.rs` is a complete example,
+//!   and `outside/kind` a larger example in a separate workspace. A kind in this library is declared in its module, as in
+//!   `netmap/null.rs`, and listed in `open/kinds.rs`
 //! - A wrapper around another port: [`Wrapper`](port::Wrapper); `port/faulty.rs` is an example
-//! - A driver: `docs/driver.md`; the other end of a model's cable: [`Wire`](sim82599::Wire)
+//! - A driver: `docs/driver.md`; `outside/driver` is an example in a separate workspace
+//! - The other end of a model's cable: [`Wire`](sim82599::Wire)
 //! - Forwarding of a switch: [`Forward`](netmap::Forward)
 
 #![forbid(unsafe_code)]
