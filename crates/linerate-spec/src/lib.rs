@@ -15,7 +15,6 @@
 //! to a [`Register`], and `RXDCTL::at(3)` is its offset.
 #![forbid(unsafe_code)]
 #![warn(rustdoc::broken_intra_doc_links)]
-#![forbid(unsafe_code)]
 #![allow(missing_docs, non_camel_case_types, clippy::upper_case_acronyms)] // the datasheets document registers
 
 pub mod descriptor;
