@@ -115,7 +115,7 @@ impl<B: Bar> Card<B> {
     pub fn read_live(&self, register: impl Into<Register>) -> Result<u32> {
         let register = register.into();
         match self.read(register) {
-            u32::MAX => Err(Error::card_gone(&self.config.name, register.definition.name, self.bus.when_gone())),
+            u32::MAX => Err(Error::card_gone(&self.config.name, register.definition.name, self.bus.gone_remedy())),
             value => Ok(value),
         }
     }

@@ -23,7 +23,7 @@ use linerate_cards::pci::{Bar, Bus};
 use linerate_core::Result;
 use linerate_core::memory::Pool;
 use linerate_core::port::{
-    Behind, Config, Counters, Device, Info, Link, MacAddress, Receive, Rx, Statistics, Transmit, Tx,
+    Config, Counters, Device, Info, Link, MacAddress, PortClass, Receive, Rx, Statistics, Transmit, Tx,
 };
 use linerate_spec::x82599::*;
 
@@ -72,12 +72,12 @@ impl<B: Bar> Device for Driver<B> {
     }
 
     fn rx(&mut self, queue: u16) -> Result<Box<dyn Receive>> {
-        let counters = self.counters.take_rx(&self.card.config, queue)?;
+        let counters = self.counters.claim_rx(&self.card.config, queue)?;
         Ok(Box::new(Rx::new(receive::Ring::start(&self.card, counters)?)))
     }
 
     fn tx(&mut self, queue: u16) -> Result<Box<dyn Transmit>> {
-        let counters = self.counters.take_tx(&self.card.config, queue)?;
+        let counters = self.counters.claim_tx(&self.card.config, queue)?;
         Ok(Box::new(Tx::new(transmit::Ring::start(&self.card, counters)?)))
     }
 
@@ -87,7 +87,7 @@ impl<B: Bar> Device for Driver<B> {
             description: self.card.config.description.clone(),
             ring: self.card.config.ring(),
             max_frame: self.card.config.options.max_frame,
-            behind: Behind::Program,
+            class: PortClass::Program,
             mbits: 10_000,
             ..Info::default()
         }

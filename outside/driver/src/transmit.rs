@@ -89,7 +89,7 @@ impl<B: Bar> Ring<B> {
                 let buf = self.bufs[self.clean];
                 self.clean = self.wrap(self.clean + 1);
                 // SAFETY: the card has sent the buffer, `clean` has passed it, and the batch is of the ring's pool.
-                unsafe { batch.put(&[buf]) };
+                unsafe { batch.recycle(&[buf]) };
             }
         }
     }

@@ -232,12 +232,12 @@ fn a_queue_that_does_not_stop_keeps_its_buffers_until_a_reset() {
     let ((card, _wire), pool) = (card("stuck"), pool(2048));
     let mut device = open(&card, Config::new("stuck", pool.clone())).unwrap();
     let rx = device.rx(0).unwrap();
-    card.stick(Some(linerate_spec::x82599::RXDCTL::OFFSET));
+    card.set_stuck(Some(linerate_spec::x82599::RXDCTL::OFFSET));
     let error = rx.stop().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     assert!(error.to_string().contains("RXDCTL[0]"), "{error}");
     assert_eq!(pool.available(), 2048 - 512);
-    card.stick(None);
+    card.set_stuck(None);
     device.reset().unwrap();
     assert_eq!(pool.available(), 2048);
     drop(device);

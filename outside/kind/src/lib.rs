@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use linerate::port::{
-    Address, Behind, Config, Description, Device, Link, MTU, Opening, PortKind, PortOption, QueueCounters, Receive,
+    Address, Config, Description, Device, Link, MTU, Opening, PortClass, PortKind, PortOption, QueueCounters, Receive,
     SoftwareDevice, SoftwarePort, Transmit, Value,
 };
 use linerate::{Error, Remedy, Result};
@@ -44,7 +44,7 @@ use socket::Socket;
 
 /// `unix:PATH?peer=OTHER`, for [`linerate::Options::with_port_kind`].
 pub static UNIX: PortKind = PortKind {
-    about: Description {
+    description: Description {
         options: &[
             PortOption {
                 name: "peer",
@@ -55,9 +55,9 @@ pub static UNIX: PortKind = PortKind {
             MTU,
         ],
         example: "unix:/run/a.sock?peer=/run/b.sock",
-        what: "packets as datagrams between two processes",
+        summary: "packets as datagrams between two processes",
         no_link: "is the peer running?",
-        behind: Behind::Peer,
+        class: PortClass::Peer,
         ..Description::new("unix", Address::Socket)
     },
     open: &open,
@@ -81,7 +81,7 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
         Some(peer) => Path::new(peer),
     };
     if peer == path {
-        let remedy = Remedy::Do("each of the two ports needs its own path".into());
+        let remedy = Remedy::Step("each of the two ports needs its own path".into());
         return Err(name.bad_option("peer", "it is the port's own path").with_remedy(remedy));
     }
     for path in [path, peer] {
@@ -99,8 +99,8 @@ struct UnixPort {
 
 impl SoftwareDevice for UnixPort {
     const DRIVER: &'static str = "unix";
-    const BEHIND: Behind = Behind::Peer;
-    const SPREADS: &'static str = "it has one queue";
+    const CLASS: PortClass = PortClass::Peer;
+    const QUEUE_SELECTOR: &'static str = "it has one queue";
 
     fn description(&self) -> String {
         format!("datagrams to {}", self.peer.display())

@@ -54,7 +54,7 @@ pub fn check(port: &str, path: &Path) -> Result<()> {
         Err(_) => {
             let why = format!("a socket's path has at most 107 bytes: {}", path.display());
             Err(Error::new(ErrorKind::BadName, port, why)
-                .with_remedy(Remedy::Do("use a shorter path, for example in /run or /tmp".into())))
+                .with_remedy(Remedy::Step("use a shorter path, for example in /run or /tmp".into())))
         }
     }
 }
@@ -91,5 +91,5 @@ fn explain(port: &str, path: &Path, error: io::Error) -> Error {
         }
         _ => return Error::system("bind", error),
     };
-    Error::new(kind, port, why).with_remedy(Remedy::Do(format!("{remedy} another path").into())).with_source(error)
+    Error::new(kind, port, why).with_remedy(Remedy::Step(format!("{remedy} another path").into())).with_source(error)
 }

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use linerate::port::{Behind, Link, Port, RxQueue, TxQueue, Wait, Waiter};
+use linerate::port::{Link, Port, PortClass, RxQueue, TxQueue, Wait, Waiter};
 use linerate::{Batch, Error, ErrorKind, Options};
 use tempfile::TempDir;
 
@@ -82,7 +82,7 @@ fn packets_of_all_lengths_cross_both_ways() {
         assert_eq!((statistics.rx_packets, statistics.tx_packets), (330, 330));
         assert_eq!((statistics.rx_bytes, statistics.tx_bytes), (bytes, bytes));
         assert!(statistics.drops.by_cause().iter().all(|(_, count)| *count == 0), "{:?}", statistics.drops);
-        assert_eq!((port.link().unwrap(), port.info().behind), (Link::Up { mbits: 0 }, Behind::Peer));
+        assert_eq!((port.link().unwrap(), port.info().class), (Link::Up { mbits: 0 }, PortClass::Peer));
     }
 }
 
