@@ -159,7 +159,7 @@ impl Rule {
     }
 
     /// Formats the rule for a record: location, queue, type, values and masks.
-    fn to_record(&self) -> String {
+    fn record_line(&self) -> String {
         let parts = [&self.values[..], &self.masks, &self.extension, &self.extension_masks];
         let hex = parts.map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
         format!("rule={} {} {} {}", self.location, self.queue, self.kind, hex.join(" "))
@@ -311,7 +311,7 @@ impl Record {
     }
 
     fn add(&mut self, rule: &Rule) -> io::Result<()> {
-        self.line(&rule.to_record())
+        self.line(&rule.record_line())
     }
 
     fn line(&mut self, text: &str) -> io::Result<()> {
@@ -429,7 +429,7 @@ mod tests {
     #[test]
     fn a_rule_is_recognised_from_its_record() {
         let rule = Rule { queue: 3, location: 2045, ..rules("udp:9+from:10.0.0.0/8+vlan:5")[0] };
-        let record = rule.to_record();
+        let record = rule.record_line();
         let mut again = Rule::from_record(record.strip_prefix("rule=").unwrap()).unwrap();
         assert!(again == rule && rule.is(&again));
         again.values[1] = 7;
