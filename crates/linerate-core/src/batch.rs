@@ -625,7 +625,7 @@ impl Batch {
     /// let mut slot = unsafe { Slot::new(buf, HEADROOM, 60, false) };
     /// // SAFETY: the batch and the slot are of this pool.
     /// assert!(unsafe { batch.push_slot(&pool, &mut slot) });
-    /// assert!(batch.len() == 2 && slot.is_empty_place()); // the batch owns the buffer
+    /// assert!(batch.len() == 2 && slot.is_empty_entry()); // the batch owns the buffer
     /// # drop(batch);
     /// # assert_eq!(pool.available(), 64);
     /// # Ok(()) }

@@ -87,10 +87,10 @@ impl Batch {
     /// # let (pool, theirs, mut from, mut batch) = (new_pool()?, new_pool()?, Batch::new(), Batch::new());
     /// from.push(&theirs, &[7; 3000]);
     /// // SAFETY: the slots are of the pool `theirs`.
-    /// let copied = unsafe { batch.copy_careful(&pool, from.slots(), &theirs, 9018, false) };
-    /// assert_eq!((copied, batch.len()), (Copied::Whole, 2));
+    /// let copied = unsafe { batch.copy_any(&pool, from.slots(), &theirs, 9018, false) };
+    /// assert_eq!((copied, batch.len()), (Copied::Done, 2));
     /// // SAFETY: as above.
-    /// let copied = unsafe { batch.copy_careful(&pool, from.slots(), &theirs, 1518, false) };
+    /// let copied = unsafe { batch.copy_any(&pool, from.slots(), &theirs, 1518, false) };
     /// assert_eq!((copied, batch.len()), (Copied::TooLong, 2));
     /// # Ok(()) }
     /// ```
