@@ -155,7 +155,7 @@ impl Card {
 
     /// Claims the card's registers for a driver; `None` while another driver or a host uses the card. `runner` keeps
     /// running until the last clone of the registers is dropped, which also ends the claim. linerate's own driver
-    /// claims them in [`drive_model`](crate::drive_model).
+    /// claims them in [`drive_model`].
     ///
     /// # Safety
     /// As for [`bar`](Card::bar), except that the claim keeps other drivers away.
