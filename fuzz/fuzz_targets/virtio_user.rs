@@ -1,5 +1,5 @@
 //! A hostile back end of `virtio-user:`: malformed replies and disconnects. The property tests in
-//! `virtio_user/tests.rs` cover its writes into the driver's memory.
+//! `virtio_user/tests.rs` of `linerate-machines` cover its writes into the driver's memory.
 #![no_main]
 
 use std::os::fd::OwnedFd;

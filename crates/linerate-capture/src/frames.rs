@@ -58,7 +58,8 @@ impl Frames {
     /// Opens a capture.
     ///
     /// # Errors
-    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be read, or is not a capture of Ethernet frames.
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be read, or is not a capture of Ethernet
+    /// frames.
     pub fn open(path: &Path) -> Result<Frames> {
         Frames::counting(path, Arc::default())
     }
@@ -80,7 +81,8 @@ impl Frames {
     /// Reads the next frame into `bytes`.
     ///
     /// # Errors
-    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) with the position where the capture is truncated or malformed.
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) with the position where the capture is truncated or
+    /// malformed.
     pub fn next(&mut self, bytes: &mut Vec<u8>) -> Result<FramePoll> {
         let record = match &mut self.source {
             Source::File(reader) => {

@@ -53,7 +53,8 @@ impl Reader {
     /// Opens a file.
     ///
     /// # Errors
-    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be read, or is not a capture of Ethernet frames.
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be read, or is not a capture of Ethernet
+    /// frames.
     pub fn open(path: &Path) -> Result<Reader> {
         let name = path.display().to_string();
         let cannot = |error: std::io::Error| Error::file(&name, format!("cannot read it: {error}"));
@@ -91,8 +92,8 @@ impl Reader {
     /// Reads the next frame into `bytes`; `None` after the last complete frame.
     ///
     /// # Errors
-    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) with the offset of a malformed record. A file that ends within a
-    /// record is not an error: see [`check_end`](Reader::check_end).
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) with the offset of a malformed record. A file that ends
+    /// within a record is not an error: see [`check_end`](Reader::check_end).
     pub fn next(&mut self, bytes: &mut Vec<u8>) -> Result<Option<Record>> {
         if self.is_over {
             return Ok(None);

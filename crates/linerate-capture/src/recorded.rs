@@ -49,8 +49,8 @@ impl Recorder {
     /// Creates the file given in a name.
     ///
     /// # Errors
-    /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption) without a file, [`ErrorKind::File`](linerate_core::ErrorKind::File)
-    /// if it cannot be written.
+    /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption) without a file,
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be written.
     pub fn of(name: &PortName) -> Result<Recorder> {
         let Some(path) = name.option("to") else {
             return Err(name.bad_option("to", "it must name the file: recorded:PORT?to=FILE"));

@@ -62,8 +62,8 @@ impl Writer {
     /// Appends a frame that passed at `nanoseconds` since 1970.
     ///
     /// # Errors
-    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be written. The file then ends with an earlier frame,
-    /// or a part of this one.
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be written. The file then ends with an earlier
+    /// frame, or a part of this one.
     pub fn write(&mut self, nanoseconds: u64, frame: &[u8]) -> Result<()> {
         self.begin()?;
         // The header and trailer of a record take at most 64 bytes.

@@ -1,7 +1,7 @@
 //! The `linerate` command.
 //!
-//! - `fwd`, `generate`, `replay`, `sink`, `capture`, `latency`, `ports`, `bind`: one command each (`fwd` also has `filter`, `bind`
-//!   has `unbind`)
+//! - `fwd`, `generate`, `replay`, `sink`, `capture`, `latency`, `ports`, `bind`: one command each (`fwd` also has
+//!   `filter`, `bind` has `unbind`)
 //! - `bench`: the ixy paper's evaluation; `rfc2544`: throughput, latency, loss and bursts of the device between two
 //!   ports
 //! - `report`: the pages of `bench` and `rfc2544`; `chart`: their pictures

@@ -135,8 +135,8 @@ impl Run {
     }
 
     /// Shows progress until the time is over, all packets have moved, or Ctrl-C is pressed. Then waits for frames in
-    /// flight, ends the threads, and prints the summary. `part` completes the measurements once the threads have ended, and returns
-    /// the command's own part of the summary, as JSON and as a table.
+    /// flight, ends the threads, and prints the summary. `part` completes the measurements once the threads have ended,
+    /// and returns the command's own part of the summary, as JSON and as a table.
     pub fn finish(
         self,
         judge: impl Fn(&[Option<Report>], Sums) -> Outcome,

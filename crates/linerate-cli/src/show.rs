@@ -157,8 +157,8 @@ static CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Checks before `main`, as Rust's runtime opens `/dev/null` in place of a closed standard output.
 #[allow(unsafe_code)]
-// SAFETY: the C library calls the functions of this section once each, with arguments that this one ignores, before `main`;
-// it uses neither Rust's runtime nor memory.
+// SAFETY: the C library calls the functions of this section once each, with arguments that this one ignores, before
+// `main`; it uses neither Rust's runtime nor memory.
 #[unsafe(link_section = ".init_array")]
 #[used]
 static CHECK_STDOUT: extern "C" fn() = {

@@ -167,7 +167,8 @@ fn ports_and_queues_are_merged_by_time_and_counted() {
     assert_eq!(number(&said["lost"]), dropped, "{said}");
 }
 
-/// Returns the counts of the file's statistics blocks, by interface: options 4 to 8 (draft-ietf-opsawg-pcapng, section 4.6).
+/// Returns the counts of the file's statistics blocks, by interface: options 4 to 8 (draft-ietf-opsawg-pcapng, section
+/// 4.6).
 fn statistics(bytes: &[u8]) -> Vec<[u64; 5]> {
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
     let (mut at, mut found) = (0, Vec::new());

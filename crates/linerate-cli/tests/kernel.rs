@@ -252,7 +252,8 @@ fn frames_cross_byte_for_byte() {
         let between = Between::with_veth("b", 9000, ports);
         let capture = folder.path("came.pcap");
         let filter = "ether proto 0x88b5 or (vlan and ether proto 0x88b5)";
-        // Each slot of tcpdump's ring has room for an uncut packet: its usual 2 MiB are 32 frames, too few on a busy machine.
+        // Each slot of tcpdump's ring has room for an uncut packet: its usual 2 MiB are 32 frames, too few on a busy
+        // machine.
         let options = "-Q in -U -s 0 --immediate-mode -B 16384 -Z root";
         let dump = format!("tcpdump -i r0 {options} -c {} -w {capture}", sent.len());
         let mut dump = Process::start(between.right.command(&dump).arg(filter));

@@ -8,10 +8,10 @@
 //! - [`Interface`]: an interface and its current state
 //! - `bpf`, `instructions`: loading a BPF program, and assembling it
 //! - `flow`: the option `flow=`, which selects a port's packets
-//! - `option`: socket options that no crate covers
+//! - `packet_socket`: the addresses of packet sockets; `option`: socket options that no crate covers
 //! - `steering`: a card's flow rules, and their removal
 //!
-//! This module uses memory, ports and filters, but no cards.
+//! This crate uses memory, ports and filters, but no cards.
 
 mod bpf;
 mod flow;

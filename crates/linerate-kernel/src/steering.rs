@@ -201,8 +201,8 @@ impl Steering {
     /// Steers these flows to `queue` as far as rules can express them. With `all`, any rejected rule is an error.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): the card or the kernel rejected a rule; the error is that
-    /// of the first one.
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): the card or the kernel rejected a rule; the error
+    /// is that of the first one.
     pub fn steer(interface: &Interface, filter: &Filter, queue: u32, all: bool) -> Result<Steering> {
         let wanted: Vec<Vec<Rule>> = filter.any().iter().map(Rule::of).collect();
         // A match that no rule can express counts as one missing rule.

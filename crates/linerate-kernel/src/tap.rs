@@ -81,8 +81,8 @@ impl Tap {
     /// dropped. In a name, `%d` stands for the first free number.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): no `/dev/net/tun`, no capability CAP_NET_ADMIN, an invalid
-    /// name, or not a TAP interface.
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): no `/dev/net/tun`, no capability CAP_NET_ADMIN, an
+    /// invalid name, or not a TAP interface.
     pub fn open(name: &str, config: Config) -> Result<KernelPort<Tap>> {
         if name.len() >= libc::IFNAMSIZ || name.contains(|c: char| c.is_whitespace() || "/:".contains(c)) {
             let why = "the kernel's names of interfaces have up to 15 bytes, without spaces, '/' and ':'".to_string();

@@ -1,4 +1,4 @@
-//! Test tools for rooms with a peer: waiting for the other side.
+//! Test tools for ports with a peer: waiting for the other side.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::Location;

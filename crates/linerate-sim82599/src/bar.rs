@@ -53,8 +53,8 @@ impl Bar for CardBar {
         CardDoorbell { bar: self.clone(), offset }
     }
 
-    /// Steps the card while its driver waits. Without a runner no other thread steps it, so a yield would only give away the
-    /// rest of the time slice: on a busy machine, milliseconds for each of a bring-up's thousand waits.
+    /// Steps the card while its driver waits. Without a runner no other thread steps it, so a yield would only give
+    /// away the rest of the time slice: on a busy machine, milliseconds for each of a bring-up's thousand waits.
     fn wait(&self, _: Duration) {
         self.card.step(WHILE_WAITING);
         if self.claim.as_ref().is_some_and(|claim| claim.runner.is_some()) {

@@ -14,9 +14,10 @@
 //!   - `functions`: the virtual functions
 //! - `headers`, `filter`, `coalesce`, `offload`, `checksum`: calculations on frames, without state
 //! - `board`: the state shared by all blocks, with `dma`, the address space; `breach`, the oracle's list; `trace`
+//! - `flows`, `receivers`: the state of coalesced flows, and the queues that may receive; `kind`: the kinds of cards
 //! - `wire`: the other end of the card's cable; `named`, `runner`: cards by name, and the thread that runs them
 //!
-//! This module uses memory, traffic and the registers of [`linerate_spec`], never the driver.
+//! Only `port_kind`, which opens `sim:`, uses the driver.
 #![allow(unsafe_code)]
 
 mod bar;

@@ -1,5 +1,5 @@
 //! Traffic: frames with flows and sequence numbers ([`Generator`]), their check at the other end ([`Checker`]), frames
-//! from a text ([`Template`]), pacing ([`Pacer`]), and replies to ARP and ping ([`Host`]). This module only handles
+//! from a text ([`Template`]), pacing ([`Pacer`]), and replies to ARP and ping ([`Host`]). This crate only handles
 //! bytes. The model's wire uses it, and the commands `gen`, `sink` and `fwd`.
 //!
 //! Each frame of a generator carries a stamp in its UDP payload:

@@ -1,4 +1,5 @@
-//! An IPv4 router with static routes. A packet moves from the port that receives it to the port of its route without a copy.
+//! An IPv4 router with static routes. A packet moves from the port that receives it to the port of its route without a
+//! copy.
 //!
 //! A route is a port, a prefix, and the Ethernet address of the next hop:
 //! `router xdp:eth1 10.1.0.0/16 02:00:00:00:01:01 xdp:eth2 0.0.0.0/0 02:00:00:00:02:01`

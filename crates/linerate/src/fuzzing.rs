@@ -18,7 +18,7 @@ pub fn filter(data: &[u8]) {
     let _ = filter.map(|filter| linerate_kernel::fuzz_program(&filter));
 }
 
-/// Serves a hostile client: its requests and its memory. See `share/server/fuzzing.rs`.
+/// Serves a hostile client: its requests and its memory. See `share/server/fuzzing.rs` of `linerate-vale`.
 pub fn shared(data: &[u8]) {
     // All inputs share one pool. It is as small as rings and packets in flight allow, so that opening ports is cheap.
     static POOL: LazyLock<Arc<Pool>> = LazyLock::new(|| {

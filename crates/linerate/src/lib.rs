@@ -39,26 +39,30 @@
 //!
 //! # Read it
 //!
-//! This crate only opens ports and passes on what programs need. The code is in crates below it; each uses only crates on
-//! lines above its own:
+//! This crate only opens ports and passes on what programs need. The code is in other crates; each uses only crates on
+//! lines below its own:
 //!
 //! ```text
-//! linerate-core   linerate-spec
-//! linerate-cards  linerate-kernel  linerate-capture  linerate-traffic
-//! linerate-machines  linerate-vale  linerate-sim82599
+//! linerate-cli (the command)  linerate-netmap, linerate-pcap (objects for LD_PRELOAD, over linerate-preload)
 //! linerate
+//! linerate-machines  linerate-vale  linerate-sim82599
+//! linerate-cards  linerate-kernel  linerate-capture  linerate-traffic
+//! linerate-core   linerate-spec
 //! ```
 //!
-//! - `linerate-core`: the building blocks of ports: slots, regions, batches, queues, errors, events
+//! - `linerate-core`: the building blocks of ports: slots, regions, batches, queues, errors, events;
+//!   `port/finishing.rs` finishes checksums and segmentation for ports that cannot leave them to others
 //! - `linerate-spec`, here [`spec`]: registers and descriptors of cards, named as in their datasheets, without code
-//! - `linerate-cards`: [`nic`], drivers; `nic/intel/queue.rs` receives and sends on Intel's cards, `nic/virtio/queue.rs`
-//!   on VirtIO; [`pci`], access to a card over vfio or uio; `vfio_user`, cards that another process serves
-//! - `linerate-kernel`, here [`kernel`]: ports on the kernel's interfaces; `xdp/queue.rs` receives and sends over AF_XDP
+//! - `linerate-cards`: [`nic`], drivers; `nic/intel/queue.rs` receives and sends on Intel's cards,
+//!   `nic/virtio/queue.rs` on VirtIO; [`pci`], access to a card over vfio or uio; `vfio_user`, cards that another
+//!   process serves
+//! - `linerate-kernel`, here [`kernel`]: ports on the kernel's interfaces; `xdp/queue.rs` receives and sends over
+//!   AF_XDP
 //! - `linerate-capture` and `linerate-traffic`, here [`capture`] and [`traffic`]
 //! - `linerate-machines`: [`vhost`], network cards of virtual machines, `vhost/queue.rs` receives and sends;
 //!   [`virtio_user`], the front end, which uses the driver of `nic/virtio`; [`memif`], FD.io's shared memory interface
-//! - `linerate-vale`: [`netmap`], `netmap/vale/port.rs` has the switch's queues; [`share`], `share/server/pump.rs` moves
-//!   packets between processes
+//! - `linerate-vale`: [`netmap`], `netmap/vale/port.rs` has the switch's queues; [`share`], `share/server/pump.rs`
+//!   moves packets between processes
 //! - `linerate-sim82599`, here [`sim82599`]: a model of the 82599
 //!
 //! `docs/path.md` explains the code of one packet's path in order; `docs/datapaths.md` lists the calls for each kind of
@@ -67,10 +71,14 @@
 //! # Extend it
 //!
 //! - A kind of port: [`Device`](port::Device), [`Receive`](port::Receive), [`Transmit`](port::Transmit), opened by name
-//!   as a [`PortKind`](port::PortKind) through [`Options::with_port_kind`]; `tests/own_port.rs` is a complete example,
-//!   and `outside/kind` a larger example in a separate workspace. A kind in this library is declared in its module, as in
-//!   `netmap/null.rs`, and listed in `open/kinds.rs`
-//! - A wrapper around another port: [`Wrapper`](port::Wrapper); `port/faulty.rs` is an example
+//!   as a [`PortKind`](port::PortKind) through [`Options::with_port_kind`]. [`SoftwareDevice`](port::SoftwareDevice)
+//!   does most of the work of a `Device`. `tests/own_port.rs` is a complete example, and `outside/kind` a larger one in
+//!   a separate workspace
+//! - A kind of port in this library: declared in its module, as in `netmap/echo.rs` of `linerate-vale`, and listed in
+//!   `open/kinds.rs`; a test prints its row for `docs/wires.md`
+//! - An option of a kind: a [`PortOption`](port::PortOption) in its [`Description`](port::Description), read by
+//!   [`PortName::option`](port::PortName::option) when the port opens. Checks, suggestions and help follow from it
+//! - A wrapper around another port: [`Wrapper`](port::Wrapper); `port/faulty.rs` of `linerate-core` is an example
 //! - A driver: `docs/driver.md`; `outside/driver` is an example in a separate workspace
 //! - The other end of a model's cable: [`Wire`](sim82599::Wire)
 //! - Forwarding of a switch: [`Forward`](netmap::Forward)

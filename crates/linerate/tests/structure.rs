@@ -1,5 +1,5 @@
-//! Rules of the source that the compiler does not check: files do not use each other in a circle, no code compares the names
-//! of kinds of ports, and the documentation names files and functions that exist.
+//! Rules of the source that the compiler does not check: files do not use each other in a circle, no code compares the
+//! names of kinds of ports, and the documentation names files and functions that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -45,7 +45,7 @@ impl UnixRx {
     /// Receives a datagram, unless a frame is waiting. Returns false if there is none.
     fn next_datagram(&mut self) -> bool {
         if self.waiting == 0 {
-            // Errors are also of no consequence: the next call tries again.
+            // Errors are ignored: the next call tries again.
             let Ok(len) = self.socket.socket.recv(&mut self.datagram) else { return false };
             match len {
                 ..SHORTEST => self.counters.dropped(),

@@ -201,8 +201,8 @@ fn a_path_has_one_owner_and_other_files_are_kept() {
     assert_eq!(std::fs::read(&path).unwrap(), b"kept");
 }
 
-/// The other process of [`a_peer_that_is_killed_can_come_back`]: returns all packets until it is killed. Does nothing in
-/// this process.
+/// The other process of [`a_peer_that_is_killed_can_come_back`]: returns all packets until it is killed. Does nothing
+/// in this process.
 #[test]
 fn echo() {
     let Ok(name) = std::env::var(ECHO) else { return };

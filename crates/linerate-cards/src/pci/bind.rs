@@ -67,8 +67,8 @@ pub(super) fn claim(card: &NetworkCard, access: Access, force: bool) -> Result<O
 /// Takes a card from its driver, until [`give_back`].
 ///
 /// # Errors
-/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the card is in use and `force` is not set, the needed module
-/// is not loaded, there is no IOMMU for vfio, or privileges are missing.
+/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the card is in use and `force` is not set, the needed
+/// module is not loaded, there is no IOMMU for vfio, or privileges are missing.
 pub fn take(card: &NetworkCard, access: Access, force: bool) -> Result<()> {
     take_for(card, access, force, None)
 }

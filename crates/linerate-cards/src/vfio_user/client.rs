@@ -53,8 +53,8 @@ impl VfioUser {
     /// Connects to the device that is served at `path`.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): no server listens there, the device is in use, or it is not
-    /// a PCI device.
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): no server listens there, the device is in use, or
+    /// it is not a PCI device.
     pub fn connect(path: &str) -> Result<Arc<VfioUser>> {
         let card = |why: String, mend: Remedy| Error::card(format!("vfio-user:{path}"), why, mend);
         let socket = UnixStream::connect(Path::new(path))

@@ -106,8 +106,8 @@ impl Server {
     ///
     /// # Errors
     /// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if there can be no socket at the path,
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if a server already listens there, or a socket cannot be
-    /// created.
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if a server already listens there, or a socket
+    /// cannot be created.
     pub fn start(path: &Path, function: Box<dyn Function>) -> Result<Server> {
         let lobby = Lobby::new(listen(path)?, FirstMessage::of_client::<Header>());
         Interrupt::prepare_for_peers();

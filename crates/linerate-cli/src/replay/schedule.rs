@@ -25,8 +25,8 @@ impl Pace {
     }
 }
 
-/// The due times of frames, in nanoseconds since the start. Each is computed from the start, not from the frame before, so
-/// that rounding errors do not add up.
+/// The due times of frames, in nanoseconds since the start. Each is computed from the start, not from the frame before,
+/// so that rounding errors do not add up.
 pub struct Schedule {
     pace: Pace,
     /// Frames so far, and their bytes on the wire.

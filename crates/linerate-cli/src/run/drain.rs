@@ -68,7 +68,8 @@ impl Run {
             })
     }
 
-    /// Returns whether the ports have sent all packets, and no frame is missing. With other senders, missing frames do not count.
+    /// Returns whether the ports have sent all packets, and no frame is missing. With other senders, missing frames do
+    /// not count.
     fn is_settled(&self, judge: &impl Fn(&[Option<Report>], Sums) -> Outcome, moved: u64, is_own: bool) -> bool {
         // Do not wait for frames that the ports have dropped. Drops of other senders' frames are not taken into
         // account.

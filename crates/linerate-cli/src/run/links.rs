@@ -20,7 +20,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 pub struct Links(Vec<(bool, bool)>);
 
 impl Links {
-    /// Waits for the links of cards, which negotiate after each reset, and prints the opened ports. Calls `serve` while it waits.
+    /// Waits for the links of cards, which negotiate after each reset, and prints the opened ports. Calls `serve` while
+    /// it waits.
     pub fn wait(run: &Run, mut serve: impl FnMut() -> Result<(), Error>) -> Result<Links, Error> {
         let start = Instant::now();
         let mut links = Vec::new();

@@ -1,7 +1,7 @@
 //! Hands a value over from a control thread, which receives changes in messages, to a queue, which uses it.
 //!
 //! A queue takes no lock while it moves packets. It checks for a change with one load of a word that rarely changes.
-//! `tests/loom.rs` checks this with loom.
+//! `crates/linerate/tests/loom.rs` checks this with loom.
 
 use std::sync::PoisonError;
 #[cfg(not(loom))]

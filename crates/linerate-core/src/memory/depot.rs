@@ -13,7 +13,7 @@
 //! ```
 //!
 //! The design follows Bonwick ("Magazines and Vmem", USENIX ATC 2001). The stacks are Treiber stacks, with a tag next
-//! to the index against ABA. `tests/loom.rs` checks it with loom.
+//! to the index against ABA. `crates/linerate/tests/loom.rs` checks it with loom.
 
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};

@@ -172,8 +172,8 @@ impl Mapping {
     /// [`ErrorKind::System`] if the kernel refuses.
     ///
     /// # Safety
-    /// The file has these bytes as long as the mapping exists, and no other process shortens it: an access behind the end
-    /// of a file ends the process by SIGBUS. No Rust reference refers to the same memory.
+    /// The file has these bytes as long as the mapping exists, and no other process shortens it: an access behind the
+    /// end of a file ends the process by SIGBUS. No Rust reference refers to the same memory.
     pub unsafe fn of_device(file: OwnedFd, offset: u64, len: usize) -> Result<Mapping> {
         Mapping::map(file, offset, len, PageSize::Ordinary, MapFlags::SHARED)
     }

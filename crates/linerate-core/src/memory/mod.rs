@@ -9,8 +9,8 @@
 //!
 //! This module does not depend on ports or cards. Read [`Pool`] next.
 //!
-//! Every crate denies `unsafe`, except in files that begin with `#![allow(unsafe_code)]`. The crates `linerate`, `-capture`,
-//! `-spec` and `-traffic` forbid it.
+//! Every crate denies `unsafe`, except in files that begin with `#![allow(unsafe_code)]`. The crates `linerate`,
+//! `-capture`, `-spec` and `-traffic` forbid it.
 
 mod addresses;
 mod depot;

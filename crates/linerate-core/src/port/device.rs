@@ -2,7 +2,7 @@
 //! queues.
 //!
 //! Programs add their own kinds with `linerate::Options::with_port_kind`, or create a port from a device with
-//! [`Port::new`](super::Port::new). `tests/own_port.rs` is an example.
+//! [`Port::new`](super::Port::new). `crates/linerate/tests/own_port.rs` is an example.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

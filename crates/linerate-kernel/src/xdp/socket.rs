@@ -211,7 +211,8 @@ impl Socket {
     ///
     /// # Errors
     /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the queue is taken or does not support the mode;
-    /// [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted), [`ErrorKind::System`](linerate_core::ErrorKind::System).
+    /// [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted),
+    /// [`ErrorKind::System`](linerate_core::ErrorKind::System).
     pub fn bind(target: &Target, queue: u32, options: &XdpOptions, past: &Arc<Mutex<Drops>>) -> Result<Arc<Socket>> {
         let (pool, copying) = (&target.config.pool, options.copying);
         // The kernel releases a queue shortly after its last socket was closed.

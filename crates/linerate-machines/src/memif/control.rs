@@ -74,8 +74,8 @@ pub struct ConnectionOptions {
 ///
 /// # Errors
 /// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the path.
-/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be used, or this user may not use the server's
-/// socket. [`ErrorKind::System`](linerate_core::ErrorKind::System) without a thread.
+/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be used, or this user may not use the
+/// server's socket. [`ErrorKind::System`](linerate_core::ErrorKind::System) without a thread.
 pub fn start(path: &Path, options: ConnectionOptions, shared: Arc<Shared>) -> Result<ControlThread> {
     let peers = match options.role {
         Role::Client => Peers::connect_to_as(SocketType::SEQPACKET, &options.name, path)?,

@@ -5,7 +5,7 @@
 //!
 //! - `queue`: **receive and send**, top-down in one file: read this one first
 //! - `ring`: the device's side of a virtqueue, in two formats: `split` and `packed`; the driver's side is in
-//!   `nic/virtio`
+//!   `linerate_cards::nic::virtio`
 //! - `vring`: a virtqueue, shared without a lock by the control thread and the queue
 //! - `session`: the control thread; `message`: the protocol
 //! - `memory`: the front end's memory, which may go away at any time; `log`: its pages written during a migration
@@ -61,7 +61,8 @@ impl Vhost {
     /// # Errors
     /// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the path,
     /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be used,
-    /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption), [`ErrorKind::System`](linerate_core::ErrorKind::System).
+    /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption),
+    /// [`ErrorKind::System`](linerate_core::ErrorKind::System).
     pub fn open(path: &str, is_client: bool, has_packed: bool, config: Config) -> Result<SoftwarePort<Vhost>> {
         let queues = config.options.rx_queues.max(config.options.tx_queues);
         if queues > MAX_QUEUES {

@@ -54,8 +54,8 @@ pub enum Found {
 
 /// The device's side of a virtqueue, of either format.
 pub trait DeviceRing {
-    /// Returns whether the last descriptor of a chain may refer to an indirect table: in split queues (2.7.5.3.2), not in packed
-    /// queues (2.8.19).
+    /// Returns whether the last descriptor of a chain may refer to an indirect table: in split queues (2.7.5.3.2), not
+    /// in packed queues (2.8.19).
     fn allows_table_at_end() -> bool
     where
         Self: Sized;

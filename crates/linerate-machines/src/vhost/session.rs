@@ -58,8 +58,8 @@ impl Shared {
 ///
 /// # Errors
 /// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the path.
-/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be used, or this user may not use the front end's
-/// socket. [`ErrorKind::System`](linerate_core::ErrorKind::System) without a thread.
+/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be used, or this user may not use the front
+/// end's socket. [`ErrorKind::System`](linerate_core::ErrorKind::System) without a thread.
 pub fn start(port: &str, path: &Path, is_client: bool, shared: Arc<Shared>) -> Result<ControlThread> {
     let peers = match is_client {
         true => Peers::connect_to(port, path)?,

@@ -90,8 +90,8 @@ impl BackEnd {
     /// Wraps a connection, and requests the back end's features. It gets no memory yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable); [`ErrorKind::System`](linerate_core::ErrorKind::System) if there
-    /// are no descriptors left.
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable);
+    /// [`ErrorKind::System`](linerate_core::ErrorKind::System) if there are no descriptors left.
     pub fn new(socket: UnixStream, wanted: &Arc<Wanted>) -> Result<Arc<BackEnd>> {
         let link = Link::new(socket, PEER_TIMEOUT).map_err(|error| Error::system("setsockopt", error))?;
         let kicks = (0..2 * wanted.pairs).map(|_| Interrupt::shared().map(Arc::new)).collect::<Result<Vec<_>>>()?;

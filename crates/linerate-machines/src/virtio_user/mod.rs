@@ -2,8 +2,8 @@
 //! vhost, passt, Snabb, or [`vhost:`](crate::vhost) of another process.
 //!
 //! This side, the front end, shares its packet memory with the back end, and drives the device behind the socket with
-//! the driver of [`nic::virtio`](linerate_cards::nic::virtio). Back ends may disconnect and return: each is a new device, which
-//! the port's queues switch to.
+//! the driver of [`nic::virtio`](linerate_cards::nic::virtio). Back ends may disconnect and return: each is a new
+//! device, which the port's queues switch to.
 //!
 //! - `queue`: receive and send, on the current device
 //! - `back_end`: the device, as the driver's third transport
@@ -60,8 +60,8 @@ impl VirtioUser {
     /// there for back ends.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if no back end listens there, or if it or the path cannot be
-    /// used; [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the path;
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if no back end listens there, or if it or the path
+    /// cannot be used; [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the path;
     /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption), and errors of the driver.
     pub fn open(path: &str, is_server: bool, forms: Forms, config: Config) -> Result<SoftwarePort<VirtioUser>> {
         config.check_ring()?;

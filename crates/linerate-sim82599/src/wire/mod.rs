@@ -118,7 +118,8 @@ pub trait Wire: Send {
     /// Fails if the other end of the cable is gone or has failed.
     ///
     /// # Errors
-    /// The errors of [`Port::link`](linerate_core::port::Port::link), and [`ErrorKind::File`](linerate_core::ErrorKind::File).
+    /// The errors of [`Port::link`](linerate_core::port::Port::link), and
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File).
     fn check(&self) -> Result<()> {
         Ok(())
     }

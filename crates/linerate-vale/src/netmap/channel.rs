@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Each side keeps its own index and a copy of the other side's. It rereads the other index only if the copy does not
-//! suffice, so a cache line normally moves once per batch. `tests/loom.rs` checks the ring with loom.
+//! suffice, so a cache line normally moves once per batch. `crates/linerate/tests/loom.rs` checks the ring with loom.
 //! [`Cursor`](linerate_core::ring::Cursor) does the same, but needs three instructions more for a single packet.
 #![allow(unsafe_code)]
 

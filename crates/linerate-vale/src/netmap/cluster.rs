@@ -155,9 +155,9 @@ impl Consumers {
     /// slots by default. It is shortened until all rings together hold at most half of the port's buffers.
     ///
     /// # Errors
-    /// [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted) if the pool is too small even for rings of 64 slots;
-    /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption); [`ErrorKind::System`](linerate_core::ErrorKind::System) if the
-    /// process has no file descriptors left.
+    /// [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted) if the pool is too small even for rings of 64
+    /// slots; [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption);
+    /// [`ErrorKind::System`](linerate_core::ErrorKind::System) if the process has no file descriptors left.
     pub fn of(inner: &dyn Device, consumers: u16, by: Distribution, config: &Config) -> Result<Consumers> {
         config.check_ring()?;
         let (pool, consumers) = (inner.pool().clone(), usize::from(consumers).clamp(1, MAX_CONSUMERS));

@@ -64,8 +64,8 @@ impl Pipe {
     ///
     /// # Errors
     /// [`ErrorKind::InUse`](linerate_core::ErrorKind::InUse) if this end is already open,
-    /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption) for an invalid ring size or more queues than the other end
-    /// has.
+    /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption) for an invalid ring size or more queues than the
+    /// other end has.
     pub fn open(name: &str, side: Side, config: Config) -> Result<SoftwarePort<Pipe>> {
         config.check_ring()?;
         let mut pipes = PIPES.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,8 +2,8 @@
 //!
 //! Slots enter and leave only through a batch of the channel's pool. Both ends compare the pools; with a batch of
 //! another pool they move no slots. The `_counted` calls are for queues inside [`Rx`](linerate_core::port::Rx) and
-//! [`Tx`](linerate_core::port::Tx), which have already compared them. A single packet then passes without a second comparison,
-//! except in debug builds.
+//! [`Tx`](linerate_core::port::Tx), which have already compared them. A single packet then passes without a second
+//! comparison, except in debug builds.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;

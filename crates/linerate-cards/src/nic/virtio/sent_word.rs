@@ -1,5 +1,5 @@
-//! The word that a transmit queue keeps of a packet: its bytes, its count of descriptors, and whether it returned early.
-//! The count is in the highest byte, so that the fast path compares it without a shift.
+//! The word that a transmit queue keeps of a packet: its bytes, its count of descriptors, and whether it returned
+//! early. The count is in the highest byte, so that the fast path compares it without a shift.
 
 /// The packet's bytes.
 pub const BYTES: u32 = (1 << COUNT) - 1;

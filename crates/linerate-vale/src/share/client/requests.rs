@@ -48,8 +48,8 @@ impl Client {
     /// Connects to the server for ports of this name; `None` if there is no server.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the server does not admit this user, does not answer, or
-    /// belongs to a user other than root and this one.
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the server does not admit this user, does not
+    /// answer, or belongs to a user other than root and this one.
     pub fn find(folder: &Path, name: &str) -> Result<Option<Client>> {
         for socket in sockets(folder, name)? {
             if let Some(socket) = connect_to(&socket)? {
@@ -62,8 +62,8 @@ impl Client {
     /// Connects to all servers in a folder. A folder that does not exist has no servers.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the folder or one of its servers does not admit this
-    /// user.
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the folder or one of its servers does not admit
+    /// this user.
     pub fn all(folder: &Path) -> Result<Vec<Client>> {
         let entries = match std::fs::read_dir(folder) {
             Ok(entries) => entries,

@@ -53,8 +53,8 @@ impl ClientRings {
     /// changed.
     ///
     /// # Errors
-    /// [`ErrorKind::BadPeer`](linerate_core::ErrorKind::BadPeer) if a ring is outside the memory, or a pipe's ring has no
-    /// counterpart at the other end.
+    /// [`ErrorKind::BadPeer`](linerate_core::ErrorKind::BadPeer) if a ring is outside the memory, or a pipe's ring has
+    /// no counterpart at the other end.
     pub fn new(
         memory: &Arc<SharedMapping>,
         mine: &PortLayout,

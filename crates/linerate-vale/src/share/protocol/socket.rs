@@ -154,8 +154,8 @@ fn address(path: &Path) -> Result<SocketAddrUnix> {
 /// Creates a listening socket at `path`, for users that `mode` and `group` admit.
 ///
 /// # Errors
-/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the path is already served, belongs to another user, or
-/// cannot be created.
+/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the path is already served, belongs to another user,
+/// or cannot be created.
 pub fn listen_at(path: &Path, mode: u32, group: Option<u32>) -> Result<OwnedFd> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     create_folder(folder)?;
@@ -206,8 +206,8 @@ pub fn connect_to(path: &Path) -> Result<Option<OwnedFd>> {
 /// Connects a socket to the server at `path`; returns false if there is no server.
 ///
 /// # Errors
-/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the server does not admit this user, does not answer, or
-/// belongs to another user, who could withhold the ports and read the packets. Also if other users can replace the
+/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the server does not admit this user, does not answer,
+/// or belongs to another user, who could withhold the ports and read the packets. Also if other users can replace the
 /// socket.
 pub fn connect_socket(socket: BorrowedFd<'_>, path: &Path) -> Result<bool> {
     let address = address(path)?;

@@ -131,8 +131,8 @@ impl Server {
     /// such as `vale0` or `eth0`.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the path is already served, or the socket cannot be
-    /// created.
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the path is already served, or the socket cannot
+    /// be created.
     pub fn listen(&mut self, path: &Path, only: Option<&str>, mode: u32, group: Option<u32>) -> Result<()> {
         let socket = Arc::new(listen_at(path, mode, group)?);
         let (state, listener, only) = (self.state.clone(), socket.clone(), only.map(str::to_string));

@@ -47,8 +47,8 @@ impl Shadow {
     /// Starts a shadow for a pipe with these ends in this memory. Packets are copied through buffers of `pool`.
     ///
     /// # Errors
-    /// [`ErrorKind::System`](linerate_core::ErrorKind::System), and [`ErrorKind::BadPeer`](linerate_core::ErrorKind::BadPeer) if the
-    /// pipe's rings are outside its memory.
+    /// [`ErrorKind::System`](linerate_core::ErrorKind::System), and
+    /// [`ErrorKind::BadPeer`](linerate_core::ErrorKind::BadPeer) if the pipe's rings are outside its memory.
     pub fn start(
         remote: &RemotePipe,
         pipe_memory: &Arc<SharedMapping>,

@@ -16,7 +16,8 @@ use crate::share::protocol::layout::{Objects, Offsets, Plan};
 use crate::share::protocol::message::{MemoryChoice, OpenRequest, Opened, Reply, Request, RingSelection};
 use crate::share::protocol::name::base;
 
-/// Opens ports by this crate's own kinds. Those of `linerate` are another build of this crate, which has other switches.
+/// Opens ports by this crate's own kinds. Those of `linerate` are another build of this crate, which has other
+/// switches.
 struct Kinds(linerate::Options);
 
 impl PortOpener for Kinds {
