@@ -72,8 +72,8 @@
 //!
 //! - A kind of port: [`Device`](port::Device), [`Receive`](port::Receive), [`Transmit`](port::Transmit), opened by name
 //!   as a [`PortKind`](port::PortKind) through [`Options::with_port_kind`]. [`SoftwareDevice`](port::SoftwareDevice)
-//!   does most of the work of a `Device`. `tests/own_port.rs` is a complete example, and `outside/kind` a larger one in
-//!   a separate workspace
+//!   does most of the work of a `Device`. `tests/own_port.rs` is a complete example, and `outside/kind` a larger
+//!   example in a separate workspace
 //! - A kind of port in this library: declared in its module, as in `netmap/echo.rs` of `linerate-vale`, and listed in
 //!   `open/kinds.rs`; a test prints its row for `docs/wires.md`
 //! - An option of a kind: a [`PortOption`](port::PortOption) in its [`Description`](port::Description), read by
