@@ -16,7 +16,7 @@ pub static NULL: PortKind = PortKind {
         options: &[QUEUES, RING, MTU, OFFLOADS],
         feature: "netmap",
         example: "null:",
-        summary: "nothing: takes everything, and receives nothing",
+        summary: "drops what it is sent, and receives nothing",
         page: "netmap.md",
         class: PortClass::Nothing,
         ..Description::new("null", Address::Text)
