@@ -314,6 +314,8 @@ impl Machine {
         let image = image(&kernel);
         let mut append = vec![
             "console=ttyS0 quiet loglevel=5 panic=-1 oops=panic random.trust_cpu=on cryptomgr.notests".to_string(),
+            // On a busy host, a virtual processor may not run for seconds. The kernel would report that as a stall.
+            "rcupdate.rcu_cpu_stall_suppress=1".to_string(),
             // On a busy host, timer interrupts may be too late for the kernel's timer check, which then panics.
             "no_timer_check".to_string(),
             // These protections are useless here, and cost an emulated processor a third of its time.
