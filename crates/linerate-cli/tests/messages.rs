@@ -393,7 +393,7 @@ fn packets_that_a_link_that_is_down_does_not_take_are_reported() {
     let _alone = alone();
     let (host, far) = (Namespace::new("ldg"), Namespace::new("lde"));
     pair((&host, "h0"), (&far, "f0"), 4);
-    for (port, note) in [("packet:h0", "were not sent: the link is down"), ("xdp:h0", "dropped count as sent")] {
+    for (port, note) in [("packet:h0", "queued but not sent: the link is down"), ("xdp:h0", "dropped count as sent")] {
         let mut generator = Process::start(&mut inside(&host, &format!("gen {port} --rate 1k --seconds 60 --json")));
         generator.await_output("ports");
         far.run("ip link set f0 down");

@@ -350,7 +350,7 @@ fn frames_that_are_not_sent_as_they_were_are_counted() {
             (&json!(2), &json!(2), &json!(2)),
             "{summary}"
         );
-        assert!(said.contains("2 frames were not sent: too long for sim:0?wire=sink; a larger --mtu"), "{said}");
+        assert!(said.contains("2 frames were not sent: too long for sim:0?wire=sink; use a larger --mtu"), "{said}");
         assert_eq!(part["errors"]["times"]["count"], 2, "{part}");
         let (.., said) = replay(1, &[&long, "sim:0?wire=sink", "--memory", memory, "--strict"]);
         assert!(said.contains("error: the frames: 4 due, 2 sent"), "{said}");

@@ -119,7 +119,7 @@ fn a_forwarder_is_shown_on_80_columns() {
     assert!(lines[2].starts_with("faulty:si…ong-name-") && lines[3].starts_with("sim:1   "), "{lines:#?}");
     assert!(lines[2..4].iter().all(|line| line.chars().count() == 80), "columns do not shift: {lines:#?}");
     assert!(lines.iter().any(|line| line.contains(" cycles/packet, on processor")), "{lines:#?}");
-    assert!(lines.iter().any(|line| line.contains("rx sim:1: at most ")), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.contains("rx sim:1: peak ")), "{lines:#?}");
     assert!(lines.iter().any(|line| line.contains('█')), "the graph of a rate: {lines:#?}");
     assert!(lines[23].starts_with("q end  ? keys  p pause  r reset"), "{lines:#?}");
 
@@ -246,13 +246,13 @@ fn a_run_is_suspended_and_goes_on() {
     let mut terminal = Terminal::shell("PS1='ready> ' exec bash --norc --noprofile -i", 80, 24);
     terminal.until_shown("ready>");
     terminal.press(&format!("{}\n", line(&["fwd", "sim:0", "sim:1"]).trim_start_matches("exec ")));
-    terminal.until_shown("rx sim:1: at most ");
+    terminal.until_shown("rx sim:1: peak ");
     terminal.press("\x1a");
     terminal.until("the shell's screen", |terminal| {
         !terminal.screen.screen().alternate_screen() && terminal.lines().iter().any(|line| line.contains("Stopped"))
     });
     terminal.press("fg\n");
-    terminal.until_shown("rx sim:1: at most ");
+    terminal.until_shown("rx sim:1: peak ");
     terminal.press("q");
     terminal.until("the summary", |terminal| {
         !terminal.screen.screen().alternate_screen() && terminal.lines().iter().any(|line| line.starts_with("fwd: "))

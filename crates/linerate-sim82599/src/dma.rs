@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use linerate_cards::pci::{self, Bus, Interrupt};
-use linerate_core::error::Result;
+use linerate_core::error::{Error, Result};
 use linerate_core::memory::{Addresses, Contiguous, DeviceAddress, DmaSpace, Mapping};
 
 use super::receivers::Receivers;
@@ -29,6 +29,8 @@ pub(super) struct Maps {
     ranges: Vec<Range>,
     /// The ranges of the last buffer and the last descriptor: the next is mostly in the same range.
     recent: [AtomicUsize; 2],
+    /// Hosts choose the addresses; drivers in this process get none.
+    is_for_hosts: bool,
 }
 
 struct Range {
@@ -49,6 +51,14 @@ const FIRST: DeviceAddress = 0x10_0000_0000;
 const GAP: DeviceAddress = 1 << 30;
 
 impl Dma {
+    /// Reserves the address space for the hosts that the card is served to. Returns false if a driver in this process
+    /// has memory in it: a host could name its addresses.
+    pub fn reserve_for_hosts(&self) -> bool {
+        let mut maps = self.change();
+        maps.is_for_hosts |= maps.ranges.is_empty();
+        maps.is_for_hosts
+    }
+
     pub fn maps(&self) -> RwLockReadGuard<'_, Maps> {
         self.maps.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -220,6 +230,9 @@ impl Maps {
 unsafe impl DmaSpace for Dma {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
         let mut maps = self.change();
+        if maps.is_for_hosts {
+            return Err(Error::port_in_use("the model"));
+        }
         let after = maps.ranges.last().map_or(0, |last| (last.start + last.len).next_multiple_of(GAP) + GAP);
         let address = after.max(FIRST);
         maps.insert(address, memory.len() as u64, memory.clone(), 0, true);
@@ -293,6 +306,18 @@ mod tests {
         assert_eq!(first_refused, MOST_RANGES as u64);
         assert_eq!(maps.remove(0, 4096), Some(4096));
         assert!(maps.insert(first_refused << 12, 4096, memory.clone(), 0, true));
+    }
+
+    /// A host chooses the addresses that a served card accesses.
+    #[test]
+    fn a_host_s_card_has_no_memory_of_drivers_in_this_process() {
+        let (served, driven) = (Dma::default(), Dma::default());
+        let address = driven.map(&memory(1)).unwrap().at(0);
+        assert!(served.reserve_for_hosts() && served.reserve_for_hosts() && !driven.reserve_for_hosts());
+        assert_eq!(served.map(&memory(1)).map(drop).unwrap_err().kind(), linerate_core::ErrorKind::InUse);
+        // SAFETY: no device has the address.
+        unsafe { driven.unmap(address) };
+        assert!(driven.reserve_for_hosts());
     }
 
     #[test]

@@ -183,6 +183,7 @@ impl Card {
     /// Marks the card as served to hosts, permanently. Returns false while a driver in this process uses it.
     fn claim_for_hosts(&self) -> bool {
         self.used.compare_exchange(FREE, SERVED, Ordering::SeqCst, Ordering::SeqCst) != Err(DRIVEN)
+            && self.board.dma.reserve_for_hosts()
     }
 
     /// Returns whether the card is served to hosts. If so, its doorbells are handled when they are rung.

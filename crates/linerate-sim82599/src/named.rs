@@ -85,7 +85,7 @@ fn make_wire(port: &PortName, open: OpenWire<'_>) -> Result<Box<dyn Wire>> {
         }
         ("sim", other) => Box::new(cable(port.rest(), other)),
         // In this option, semicolons separate the options of the wire's port.
-        (_, "") if wire != "null:" && !wire.contains(['{', '}']) => {
+        (_, "") if !wire.contains([':', '{', '}']) => {
             let why = "it must be traffic, sink, none, or the name of a port, such as tap:NAME, pcap:FILE or sim:NAME";
             return Err(port.bad_option("wire", why));
         }

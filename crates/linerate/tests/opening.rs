@@ -28,6 +28,17 @@ fn each_name_fits_one_kind() {
     }
 }
 
+/// A model's wire may be any kind of port, also one whose name has nothing behind the colon.
+#[test]
+fn each_name_of_a_port_is_a_wire() {
+    for wire in ["echo:", "echo:x", "null:", "X{9", "vale9:w"] {
+        linerate::open([&*format!("sim:wired?wire={wire}")]).unwrap();
+    }
+    for wire in ["eth0", "", "sim:wired"] {
+        assert!(linerate::open([&*format!("sim:wired?wire={wire}")]).is_err(), "{wire}");
+    }
+}
+
 fn pool() -> Arc<Pool> {
     pool_of(2048)
 }

@@ -121,11 +121,12 @@ impl Batch {
             return Err(packet);
         }
         let from = &mut packet.batch.slots[packet.batch.start..][..count];
+        let is_chain = count > 1 || from[0].has_more();
         for (place, slot) in self.slots[self.end..].iter_mut().zip(from) {
             *place = slot.take();
         }
         self.end += count;
-        self.has_chains |= count > 1;
+        self.has_chains |= is_chain;
         packet.batch.sent(count);
         std::mem::forget(packet);
         Ok(())
@@ -159,6 +160,17 @@ mod tests {
         let mut batch = Batch::new();
         lens.iter().enumerate().for_each(|(n, len)| assert!(batch.push(pool, &vec![n as u8; *len])));
         batch
+    }
+
+    /// The first slots of a chain whose rest was dropped stay together.
+    #[test]
+    fn a_part_of_a_chain_moves() {
+        let (pool, mut to) = (pool(64), Batch::new());
+        let mut from = batch(&pool, &[1000]);
+        let slots = from.len();
+        from.drop_back(slots - 1);
+        assert!(to.push_packet(from.take().unwrap()).is_ok());
+        assert_eq!((to.packets().count(), to.packets().next().unwrap().slots()), (1, 1));
     }
 
     /// Returns each packet's first byte and length.

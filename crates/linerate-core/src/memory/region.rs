@@ -161,7 +161,7 @@ impl<'a> View<'a> {
     pub const NOTES: usize = 24;
 
     /// An empty view, for which there are no slots.
-    pub const EMPTY: View<'static> = View { base: NonNull::dangling(), shift: 0, _region: PhantomData };
+    pub(crate) const EMPTY: View<'static> = View { base: NonNull::dangling(), shift: 0, _region: PhantomData };
 
     /// Returns the length of one buffer in bytes.
     #[inline(always)]

@@ -1,6 +1,7 @@
 //! The registry of ports that can be monitored, and the copies for their monitors.
 //!
 //! A port without monitors pays one check per batch.
+#![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,7 +13,10 @@ use crate::slot::Slot;
 /// Receives copies for a monitor.
 pub trait MonitorSink: Send + Sync {
     /// Appends a copy of `packet`, whose buffers belong to `theirs`, to `copies`. Returns false if no buffer is free.
-    fn copy(&self, copies: &mut Batch, packet: &[Slot], theirs: &Arc<Pool>) -> bool;
+    ///
+    /// # Safety
+    /// The packet's slots belong to `theirs`.
+    unsafe fn copy(&self, copies: &mut Batch, packet: &[Slot], theirs: &Arc<Pool>) -> bool;
 
     /// Takes the copies of packets of a queue. `missing` counts packets that could not be copied.
     fn hand_over(&self, copies: &mut Batch, queue: usize, missing: u64);
@@ -151,7 +155,8 @@ impl Mirror {
     #[cold]
     pub fn received(&mut self, batch: &Batch, count: usize) {
         if let Some((slots, pool)) = batch.contents() {
-            self.copy(&slots[slots.len().saturating_sub(count)..], pool, true);
+            // SAFETY: the slots are a batch's, of its pool.
+            unsafe { self.copy(&slots[slots.len().saturating_sub(count)..], pool, true) };
             self.hand_over();
         }
     }
@@ -164,7 +169,8 @@ impl Mirror {
         self.copies.iter_mut().for_each(|copies| copies.ends.clear());
         if let Some((slots, pool)) = batch.contents() {
             for packet in slots.split_inclusive(|slot| !slot.has_more()) {
-                self.copy(packet, pool, false);
+                // SAFETY: as in `received`.
+                unsafe { self.copy(packet, pool, false) };
                 for Copies { packets, missing, ends } in &mut self.copies {
                     ends.push((packets.len(), *missing));
                 }
@@ -197,11 +203,15 @@ impl Mirror {
     }
 
     /// Copies the packets in `slots` for the monitors of this direction.
-    pub fn copy(&mut self, slots: &[Slot], pool: &Arc<Pool>, receive: bool) {
+    ///
+    /// # Safety
+    /// The slots belong to `pool`.
+    pub unsafe fn copy(&mut self, slots: &[Slot], pool: &Arc<Pool>, receive: bool) {
         for (one, Copies { packets, missing, .. }) in self.monitors.iter().zip(&mut self.copies) {
             if if receive { one.receive } else { one.transmit } {
                 for packet in slots.split_inclusive(|slot| !slot.has_more()) {
-                    let fits = packets.len() < COPIES && one.sink.copy(packets, packet, pool);
+                    // SAFETY: as the caller promises.
+                    let fits = packets.len() < COPIES && unsafe { one.sink.copy(packets, packet, pool) };
                     *missing += u64::from(!fits);
                 }
             }

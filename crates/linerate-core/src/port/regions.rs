@@ -189,8 +189,9 @@ impl<R: RegionTx> Transmit for Tx<R> {
         self.ring.buffers() + self.copies.len() + self.copies.cached()
     }
 
+    /// Copies of another region's packets wait for room, as packets of the ring do.
     fn unsent(&self) -> usize {
-        self.ring.unsent()
+        self.ring.unsent() + self.copies.len()
     }
 
     fn has_peer(&self) -> bool {

@@ -241,7 +241,7 @@ impl Delivery {
 
 /// Accepts copies for a monitor.
 impl MonitorSink for Delivery {
-    fn copy(&self, copies: &mut Batch, packet: &[Slot], theirs: &Arc<Pool>) -> bool {
+    unsafe fn copy(&self, copies: &mut Batch, packet: &[Slot], theirs: &Arc<Pool>) -> bool {
         if !copies.bind_if_unbound(&self.pool) {
             return false;
         }

@@ -193,6 +193,21 @@ mod tests {
         assert_eq!((statistics.tx_packets, statistics.rx_packets, statistics.rx_bytes), (100, 100, 99 * 60 + 5000));
     }
 
+    /// Copies of packets of another region wait in the queue while the ring is full, which `unsent` reports.
+    #[test]
+    fn packets_of_another_region_are_not_lost() {
+        let mut port = port(Options { ring: Some(64), ..Options::default() });
+        let other = Pool::new(Region::new(&RegionOptions { buffers: 1024, ..RegionOptions::default() }).unwrap());
+        let (mut tx, mut rx) = (port.tx(0).unwrap(), port.rx(0).unwrap());
+        let (mut batch, mut back) = (Batch::with_capacity(90), Batch::with_capacity(90));
+        (0..90).for_each(|n| assert!(batch.push(&other, &[n; 60])));
+        assert_eq!(tx.send(&mut batch), 90);
+        assert_eq!((tx.unsent(), rx.recv(&mut back)), (26, 64));
+        tx.send(&mut batch);
+        assert_eq!((tx.unsent(), rx.recv(&mut back)), (0, 26));
+        assert!(back.packets().map(|packet| packet[0]).eq(0..90));
+    }
+
     #[test]
     fn a_receiver_sleeps_until_a_packet_returns() {
         let mut port = port(Options { interrupts: Some(Duration::ZERO), ..Options::default() });

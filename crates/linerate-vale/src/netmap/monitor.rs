@@ -2,6 +2,7 @@
 //!
 //! Monitors do not delay the port: copies that do not fit are dropped, and counted at the monitor. A port without
 //! monitors pays one check per batch.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 
@@ -102,9 +103,13 @@ impl RxMirror {
     }
 
     /// Copies packets to the monitors.
+    ///
+    /// # Safety
+    /// The slots belong to `pool`.
     #[cold]
-    pub fn copy(&mut self, slots: &[Slot], pool: &Arc<Pool>) {
-        self.0.copy(slots, pool, true);
+    pub unsafe fn copy(&mut self, slots: &[Slot], pool: &Arc<Pool>) {
+        // SAFETY: as the caller promises.
+        unsafe { self.0.copy(slots, pool, true) };
         self.0.hand_over();
     }
 }
@@ -141,7 +146,8 @@ impl Transmit for RemotePipeTx {
             if mirror.is_wanted()
                 && let Some((slots, pool)) = batch.contents()
             {
-                mirror.copy(slots, pool, receive);
+                // SAFETY: the slots are a batch's, of its pool.
+                unsafe { mirror.copy(slots, pool, receive) };
                 mirror.count_missing(lost, receive);
                 mirror.hand_over();
             }
