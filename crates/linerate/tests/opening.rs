@@ -28,7 +28,7 @@ fn each_name_fits_one_kind() {
     }
 }
 
-/// A model's wire may be any kind of port, also one whose name has nothing behind the colon.
+/// A model's wire may be any kind of port, also one without text after the colon.
 #[test]
 fn each_name_of_a_port_is_a_wire() {
     for wire in ["echo:", "echo:x", "null:", "X{9", "vale9:w"] {

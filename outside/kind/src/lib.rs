@@ -75,7 +75,7 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     let peer = match name.option("peer") {
         None | Some("") => {
             let why = "the path of the peer's socket is missing";
-            let remedy = format!("{name}?peer={}", path.with_extension("peer").display());
+            let remedy = format!("{name}?peer={}-peer", path.display());
             return Err(name.bad_option("peer", why).with_remedy(remedy));
         }
         Some(peer) => Path::new(peer),

@@ -6,7 +6,6 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
 use linerate::{Error, ErrorKind, Remedy, Result};
-use rustix::net::SocketAddrUnix;
 
 /// A bound socket, which does not block. Dropping it removes its file.
 pub struct Socket {
@@ -49,14 +48,13 @@ fn number(path: &Path) -> Option<u64> {
 
 /// Returns an error if a path is too long for a socket.
 pub fn check(port: &str, path: &Path) -> Result<()> {
-    match SocketAddrUnix::new(path) {
-        Ok(_) => Ok(()),
-        Err(_) => {
-            let why = format!("a socket's path has at most 107 bytes: {}", path.display());
-            Err(Error::new(ErrorKind::BadName, port, why)
-                .with_remedy(Remedy::Step("use a shorter path, for example in /run or /tmp".into())))
-        }
+    // The kernel allows one byte more, but the standard library does not.
+    if path.as_os_str().len() <= 107 {
+        return Ok(());
     }
+    let why = format!("a socket's path has at most 107 bytes: {}", path.display());
+    let remedy = Remedy::Step("use a shorter path, for example in /run or /tmp".into());
+    Err(Error::new(ErrorKind::BadName, port, why).with_remedy(remedy))
 }
 
 /// Returns whether a process has bound a datagram socket to this path.
@@ -67,8 +65,11 @@ pub fn is_bound(path: &Path) -> bool {
 /// Returns whether the path is a socket's file whose process has ended.
 fn is_abandoned(path: &Path) -> bool {
     // Other files refuse connections, too.
+    is_socket(path) && probe(path).is_err_and(|error| error.kind() == Io::ConnectionRefused)
+}
+
+fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
-        && probe(path).is_err_and(|error| error.kind() == Io::ConnectionRefused)
 }
 
 /// Connects another socket to a path; the process there does not notice it.
@@ -80,7 +81,8 @@ fn probe(path: &Path) -> io::Result<()> {
 fn explain(port: &str, path: &Path, error: io::Error) -> Error {
     let path_text = path.display();
     let (kind, why, remedy) = match error.kind() {
-        Io::AddrInUse if is_bound(path) => {
+        // Also a socket of another type, or of a user that this process may not connect to.
+        Io::AddrInUse if is_socket(path) => {
             (ErrorKind::InUse, format!("another port or program has the socket {path_text}"), "close it, or choose")
         }
         Io::AddrInUse => (ErrorKind::Exists, format!("there is another file at {path_text}"), "remove it, or choose"),

@@ -158,7 +158,7 @@ fn bad_names_and_options_are_clear_errors() {
             "unix:/tmp/a",
             ErrorKind::BadOption,
             "the path of the peer's socket is missing",
-            "unix:/tmp/a?peer=/tmp/a.peer",
+            "unix:/tmp/a?peer=/tmp/a-peer",
         ),
         ("unix:/tmp/a?peer=", ErrorKind::BadOption, "is missing", "?peer="),
         ("unix:/tmp/a?peer=/tmp/a", ErrorKind::BadOption, "the port's own path", "its own path"),
