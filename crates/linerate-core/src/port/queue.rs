@@ -211,7 +211,7 @@ impl TxQueue {
     }
 
     /// Returns the count of slots accepted by [`send`](TxQueue::send) but not yet handed on. Call `send` again (an
-    /// empty batch will do) before sleeping. Always 0 for cards.
+    /// empty batch will do) before sleeping. A card's queue holds only copies of packets of another region.
     ///
     /// ```
     /// # fn main() -> linerate::Result<()> {
