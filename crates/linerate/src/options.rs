@@ -83,11 +83,17 @@ impl Options {
         self
     }
 
-    /// Returns these options, overridden by those in a port's name.
+    /// Returns the configuration of the port with this name: these options, overridden by those in the name.
     ///
     /// # Errors
-    /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption).
-    pub fn with_options_of(mut self, name: &PortName) -> Result<Options> {
+    /// As [`of_port`](Options::of_port).
+    pub fn of_name(self, name: &PortName, pool: Arc<Pool>) -> Result<Config> {
+        let config = self.with_options_of(name)?.of_port(name.short(), pool)?;
+        Ok(Config { class: name.kind().class, ..config })
+    }
+
+    /// Returns these options, overridden by those in a port's name.
+    fn with_options_of(mut self, name: &PortName) -> Result<Options> {
         let number = |option: &PortOption| match option.value {
             Value::Number(least, most) if name.option(option.name).is_some() => {
                 name.number(option.name, least, least..=most).map(Some)

@@ -12,7 +12,7 @@ use linerate_core::error::Result;
 use linerate_vale::netmap::open_cluster;
 
 use crate::memory::{Pool, Region, RegionOptions};
-use crate::port::{Config, Description, Device, Opening, Options, Port, PortKind, PortName, PortOpener};
+use crate::port::{Description, Device, Opening, Options, Port, PortKind, PortName, PortOpener};
 
 /// Opens ports by name in the process's default region, so that they exchange packets without a copy.
 ///
@@ -81,9 +81,7 @@ impl Options {
     }
 
     fn open_device(&self, name: &PortName, pool: &Arc<Pool>) -> Result<Box<dyn Device>> {
-        let config = self.clone().with_options_of(name)?.of_port(name.short(), pool.clone())?;
-        let config = Config { class: name.kind().class, ..config };
-        let opening = Opening { name, config, opener: self };
+        let opening = Opening { name, config: self.clone().of_name(name, pool.clone())?, opener: self };
         if !name.kind().distributes
             && let Some(device) = open_cluster(&opening)?
         {

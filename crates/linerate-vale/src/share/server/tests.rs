@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use linerate_core::memory::{Pool, Region, RegionOptions};
 use linerate_core::offload::LONGEST;
-use linerate_core::port::{Config, Device, Opening, Port, PortName, PortOpener};
+use linerate_core::port::{Device, Opening, Port, PortName, PortOpener};
 use linerate_testkit::{Deadline, until};
 
 use super::connections::most_connections;
@@ -24,9 +24,8 @@ impl PortOpener for Kinds {
     fn open(&self, name: &str, pool: &Arc<Pool>) -> Result<Box<dyn Device>> {
         let kinds = [&crate::VALE, &crate::PIPE, &crate::MONITOR, &crate::NETMAP];
         let name = PortName::parse_among(name, &kinds.map(|kind| &kind.description))?;
-        let config = self.0.clone().with_options_of(&name)?.of_port(name.short(), pool.clone())?;
+        let config = self.0.clone().of_name(&name, pool.clone())?;
         let kind = kinds.into_iter().find(|kind| std::ptr::eq(&kind.description, name.kind())).unwrap();
-        let config = Config { class: name.kind().class, ..config };
         (kind.open)(Opening { name: &name, config, opener: self })
     }
 
