@@ -360,19 +360,19 @@ fn virtio_packed_1(waiting: (Card, Batch)) -> (Card, Batch) {
     virtio_forward(waiting)
 }
 
-#[library_benchmark(config = limit(96_502))]
+#[library_benchmark(config = limit(105_578))]
 #[bench::split(args = (["vhost:PATH", "virtio-user:PATH?ring=1024"]), setup = crossing)]
 fn vhost_split_32(waiting: Crossing) -> Crossing {
     cross(waiting)
 }
 
-#[library_benchmark(config = limit(112_452))]
+#[library_benchmark(config = limit(119_612))]
 #[bench::packed(args = (["vhost:PATH?packed=on", "virtio-user:PATH?ring=1024&packed=on"]), setup = crossing)]
 fn vhost_packed_32(waiting: Crossing) -> Crossing {
     cross(waiting)
 }
 
-#[library_benchmark(config = limit(138_964))]
+#[library_benchmark(config = limit(148_916))]
 #[bench::copied(args = (["memif:PATH?role=server", "memif:PATH?ring=1024"]), setup = crossing)]
 fn memif_32(waiting: Crossing) -> Crossing {
     cross(waiting)

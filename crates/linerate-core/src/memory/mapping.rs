@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::PageSize;
 use super::fault::Guard;
+use super::{PageSize, racing};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A mapping of shared memory, usually a memfd, that lives as long as this value.
@@ -46,8 +46,7 @@ enum Backing {
 // SAFETY: the mapping is plain memory owned by this value. The pointer is only used for accesses that are
 // bounds-checked here, by copies or atomics.
 unsafe impl Send for Mapping {}
-// SAFETY: as above. Shared access goes through atomics, or through copies whose callers own the bytes (a slot's
-// owner, or a device that has the buffer).
+// SAFETY: as above. All accesses behave like atomics.
 unsafe impl Sync for Mapping {}
 
 /// The most bytes of one region of another process's memory, and of all regions of one connection: 4 TiB. A peer can
@@ -390,7 +389,8 @@ impl Mapping {
         let _ = offset;
     }
 
-    /// Copies the bytes at `offset` to `bytes`. They must not belong to a packet of a region, which a caller of
+    /// Copies the bytes at `offset` to `bytes`. Another thread, process or device may write to them at the same time;
+    /// then each byte is either old or new. They must not belong to a packet of a region, which a caller of
     /// [`Region::mapping`](super::Region::mapping) has promised.
     ///
     /// # Panics
@@ -400,7 +400,7 @@ impl Mapping {
         let from = self.range(offset, bytes.len());
         // SAFETY: in bounds. The ranges cannot overlap, because safe code never has a slice of memory that it does not
         // own.
-        unsafe { copy(from.as_ptr(), bytes.as_mut_ptr(), bytes.len()) }
+        unsafe { racing::read(from.as_ptr(), bytes.as_mut_ptr(), bytes.len()) }
     }
 
     /// Copies `bytes` to `offset`. As for [`read`](Mapping::read), the range must not contain packets of a region.
@@ -411,41 +411,7 @@ impl Mapping {
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         let to = self.range(offset, bytes.len());
         // SAFETY: as in `read`.
-        unsafe { copy(bytes.as_ptr(), to.as_ptr(), bytes.len()) }
-    }
-}
-
-/// Copies `len` bytes. Copies up to 64 bytes in blocks that do not overlap, unlike memcpy. So later loads of single
-/// words can be forwarded from the store buffer instead of waiting until the stores complete.
-///
-/// # Safety
-/// As [`std::ptr::copy_nonoverlapping`].
-#[inline(always)]
-unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-    if len > 64 {
-        // SAFETY: by the caller's promise.
-        return unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
-    }
-    /// # Safety
-    /// The `N` bytes at offset `done` are in bounds.
-    #[inline(always)]
-    unsafe fn block<const N: usize>(from: *const u8, to: *mut u8, len: usize, done: &mut usize) {
-        if len & N != 0 {
-            // SAFETY: by the caller's promise; arrays of bytes need no alignment.
-            unsafe { to.add(*done).cast::<[u8; N]>().write(from.add(*done).cast::<[u8; N]>().read()) };
-            *done += N;
-        }
-    }
-    let mut done = 0;
-    // SAFETY: each bit of `len` is one block, so the blocks have `len` bytes in total.
-    unsafe {
-        block::<64>(from, to, len, &mut done);
-        block::<32>(from, to, len, &mut done);
-        block::<16>(from, to, len, &mut done);
-        block::<8>(from, to, len, &mut done);
-        block::<4>(from, to, len, &mut done);
-        block::<2>(from, to, len, &mut done);
-        block::<1>(from, to, len, &mut done);
+        unsafe { racing::write(bytes.as_ptr(), to.as_ptr(), bytes.len()) }
     }
 }
 
@@ -568,7 +534,7 @@ mod faults {
         (map(file.try_clone().unwrap()), file)
     }
 
-    /// The child process: installs a handler, then uses guarded memory that is removed, then gets an unrelated signal.
+    /// Runs in a child process: installs a handler, then uses guarded memory that is removed, then gets an unrelated signal.
     #[test]
     fn in_a_process_of_its_own() {
         let Ok(kind) = std::env::var(KIND) else { return };

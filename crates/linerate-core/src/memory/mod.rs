@@ -1,11 +1,13 @@
 //! Packet memory: memory that a device can access, its buffers, and who owns each buffer.
 //!
-//! - [`Mapping`]: one contiguous block of shared memory, of hugepages or ordinary pages
-//! - [`DmaSpace`]: mapping memory for a device, and its device addresses
+//! - [`Mapping`]: one contiguous block of shared memory, of hugepages or ordinary pages; `page_size`: their sizes;
+//!   `racing`: copies that tolerate other users of the memory; `fault`: memory that another process removes
+//! - [`DmaSpace`]: mapping memory for a device, and its device addresses; `addresses`: of many buffers at a time
 //! - [`DmaArray`]: a part of a mapping shared with a device, such as a ring of [`Descriptors`]
-//! - [`Region`]: a mapping divided into buffers of one size
+//! - [`Region`]: a mapping divided into buffers of one size; `placement`: where in a buffer received data begins
 //! - [`Pool`]: the free buffers of a region; a `Cache` holds some of them for one thread, and the `Depot` exchanges
 //!   magazines of buffers between threads without a lock
+//! - `fence`: the order of a store and a later load
 //!
 //! This module does not depend on ports or cards. Read [`Pool`] next.
 //!
@@ -21,6 +23,7 @@ mod mapping;
 mod page_size;
 mod placement;
 mod pool;
+mod racing;
 mod region;
 
 pub use addresses::Locate;
