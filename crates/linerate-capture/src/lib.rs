@@ -1,6 +1,6 @@
 //! Capture files: reads packets that other programs recorded, and writes recordings that they can read.
 //!
-//! - [`Reader`]: reads pcap and pcapng; `pcapng` parses the blocks of pcapng
+//! - [`Reader`]: reads pcap and pcapng, `source`: from a file or a pipe; `pcapng` parses the blocks of pcapng
 //! - [`Frames`]: the frames of a file or a pipe, as a port delivers them; [`Speed`]: the replay speed
 //! - [`Writer`]: writes both, with nanosecond timestamps; [`Format`]: the encoding of records; [`Output`]: the output
 //!   file

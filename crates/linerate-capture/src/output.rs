@@ -125,7 +125,7 @@ impl Output {
         Ok(())
     }
 
-    /// Removes the last bytes of a file, those of an incomplete frame. A pipe keeps them.
+    /// Removes an incomplete frame: the last bytes of a file. A pipe keeps them.
     pub fn truncate_by(&mut self, bytes: usize) {
         let end = self.file.metadata().ok().filter(|file| file.is_file()).map(|file| file.len());
         if let Some(end) = end.and_then(|end| end.checked_sub(bytes as u64)) {

@@ -21,6 +21,7 @@
 //! - `live`: requests from keys and the control socket, and the full-screen view
 //! - `rates`: an interval of a run; `show`: intervals and the summary as lines; `terminal`: notes, held back during the
 //!   full-screen view
+//! - `messages`: the library's messages on stderr; `signals`: the signals that end a run
 //! - `quantiles`: quantiles of times; `profile`: a forwarder's cycles by part; `tune`: `--batch auto`
 
 mod bench;

@@ -1,4 +1,4 @@
-//! The terminal: notes on standard error, and the full screen, during which they are held back.
+//! Terminal output: messages on stderr, which are held back during the full-screen view.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write, stderr, stdin, stdout};

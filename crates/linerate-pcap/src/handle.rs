@@ -75,9 +75,9 @@ pub struct Handle {
     process: u32,
 }
 
-/// Request: end the current loop, or the next one.
+/// Bit of the requests: pcap_breakloop(3PCAP) was called; end the current loop, or the next one.
 const BREAK: u8 = 1;
-/// Request: adopt the new filter.
+/// Bit of the requests: adopt the new filter.
 const FILTER: u8 = 2;
 
 impl Handle {

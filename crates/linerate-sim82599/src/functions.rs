@@ -276,7 +276,7 @@ impl VirtualFunction {
         self.raise();
     }
 
-    /// Raises the causes that are set and enabled (section 7.3.4, as for the physical function).
+    /// Raises the interrupts whose causes are set and not masked (section 7.3.4, as for the physical function).
     fn raise(&mut self) {
         self.signalled &= self.causes & self.masks;
         let vectors = self.causes & self.masks & !self.signalled;

@@ -39,7 +39,7 @@ pub(super) struct Wanted {
     /// Segment the packet. `flags` are the masks of the TCP flags for the first, middle and last segments (8.2.3.9.3).
     pub segments: bool,
     pub flags: [u8; 3],
-    /// For a legacy descriptor: where the summed bytes begin, and where to store the checksum.
+    /// Legacy descriptor: the offsets in bytes at which the checksum begins and is stored (CSS, CSO).
     pub anywhere: Option<(usize, usize)>,
 }
 

@@ -148,9 +148,9 @@ pub mod transmit {
 ///  word 1  |   MSS   | L4LEN  |  | IDX | ... |  DEXT | DTYP | TUCMD  |            |
 /// ```
 pub mod context {
-    /// Word 0: shift of the number of bytes before the IP header (7 bits).
+    /// Word 0: the bit position of MACLEN, the number of bytes before the IP header (7 bits).
     pub const MACLEN_SHIFT: u32 = 9;
-    /// Word 0: shift of the VLAN tag (16 bits).
+    /// Word 0: the bit position of the VLAN tag (16 bits).
     pub const VLAN_SHIFT: u32 = 16;
     /// Word 1, TUCMD: the packet is IPv4.
     pub const IPV4: u64 = 1 << 10;

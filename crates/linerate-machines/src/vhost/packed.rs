@@ -118,7 +118,7 @@ impl Packed {
         if position & !WRAP == self.last { !position & WRAP } else { position + 1 }
     }
 
-    /// Returns a position's number, counted over two rounds.
+    /// Returns the position as an index from 0 to 2 × size − 1: over two rounds, by the wrap bit.
     fn number(&self, position: u16) -> u32 {
         let second = if position & WRAP == 0 { u32::from(self.last) + 1 } else { 0 };
         u32::from(position & !WRAP) + second

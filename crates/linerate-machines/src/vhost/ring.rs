@@ -43,7 +43,7 @@ pub struct Head {
     pub id: u16,
 }
 
-/// The result of reading a position.
+/// The result of [`DeviceRing::read_chain`].
 pub enum Found {
     Chain(Head),
     /// The driver has made no chain available there yet.

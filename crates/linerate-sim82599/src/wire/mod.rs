@@ -6,7 +6,8 @@
 //! - [`Traffic`] is a generator and a checking sink
 //! - [`PortWire`] connects any port of this library: a TAP interface, a capture file, another card
 //! - [`from_fn`] calls two functions, for tests
-//! - [`Record`] and [`Timed`] wrap another wire
+//! - [`Record`] and [`Timed`] wrap another wire; `watched`: what they have in common
+//! - `broken`: the wire after a panic of its code
 
 mod broken;
 mod cable;

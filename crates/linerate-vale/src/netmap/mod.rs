@@ -4,7 +4,7 @@
 //! - [`ValePort`], [`Switch`]: a switch that copies packets; it learns addresses, or the program decides where packets
 //!   go
 //! - [`Monitor`]: copies of packets that another port receives or sends
-//! - [`Null`]: a port that drops all packets
+//! - [`Null`]: a port that drops all packets; [`Echo`]: a port that returns them
 //! - [`Cluster`]: a port whose flows are distributed among several consumers, `PORT?cluster=N&by=flow`
 //! - [`NetmapPort`]: netmap's view of any port: slots with head, cur and tail, whose buffers are swapped
 //! - `delivery`: copies packets to a receiver; `frames`: packets whose destinations are decided together

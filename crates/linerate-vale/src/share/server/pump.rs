@@ -80,7 +80,7 @@ impl TxPump {
         TxPump { ring, queue, pool: pool.clone(), longest, header: header.clone(), batch }
     }
 
-    /// Moves packets once; returns the number of slots.
+    /// Makes one pass over the rings; returns the number of slots moved.
     fn turn(&mut self, notifier: &impl Notifier) -> usize {
         let mut slots = self.take_short();
         // Bounded, so that a client that keeps moving its head cannot hold the thread with packets that are dropped.
@@ -174,7 +174,7 @@ impl RxPump {
         self.batch.is_empty() && self.ring.free() > 0
     }
 
-    /// Moves packets once; returns the number of slots.
+    /// Makes one pass over the rings; returns the number of slots moved.
     fn turn(&mut self, notifier: &impl Notifier) -> usize {
         if self.has_room() {
             self.queue.recv(&mut self.batch);
