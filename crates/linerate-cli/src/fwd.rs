@@ -310,19 +310,19 @@ pub fn discard(port: &str, count: Option<u64>, rules: &Rules, options: &RunOptio
 /// missing among those that arrived are.
 fn judge_counted(reports: &[Option<Report>], testers: [bool; 2]) -> Outcome {
     let received = reports.iter().zip([testers[1], testers[0]]);
-    let lost = received.filter_map(|(report, is_stamped)| Some((*report)?.by_sender(is_stamped, 1).lost)).sum();
+    let lost = received.filter_map(|(report, is_stamped)| Some((*report)?.by_sender(is_stamped).lost)).sum();
     Outcome { lost, ..judge(reports, testers) }
 }
 
-/// Compares the testers' reports: frames that one tester sent must have arrived, touched, at the other. Missing frames
+/// Compares the testers' reports: frames that one tester sent must have arrived at the other. Missing frames
 /// include those that the ports dropped. `testers`: which of the ports' wires send stamped frames.
 pub fn judge(reports: &[Option<Report>], testers: [bool; 2]) -> Outcome {
     let mut outcome = Outcome::default();
     let [a, b, ..] = reports else { return outcome };
     for (sender, receiver, is_stamped) in [(a, b, testers[0]), (b, a, testers[1])] {
-        let Some(receiver) = receiver.map(|report| report.by_sender(is_stamped, 1)) else { continue };
-        let untouched = if is_stamped { 0 } else { receiver.touched[0] };
-        outcome.corrupted += receiver.corrupted + untouched;
+        let Some(receiver) = receiver.map(|report| report.by_sender(is_stamped)) else { continue };
+        outcome.corrupted += receiver.corrupted;
+        outcome.changed += receiver.changed;
         outcome.reordered += receiver.reordered;
         outcome.duplicated += receiver.duplicated;
         outcome.lost += match sender {

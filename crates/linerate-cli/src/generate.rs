@@ -247,12 +247,9 @@ fn summary(streams: &[Stream], sums: &[StreamTotals], measured: &mut Measured) -
 /// Judges by the report of the tester at the port's other end, if there is one. A frame that arrives without its stamp
 /// is corrupted, not lost.
 fn judge(reports: &[Option<Report>], is_stamped: bool) -> Outcome {
-    let arrived = reports.iter().flatten().map(|report| report.by_sender(is_stamped, 0));
-    arrived.fold(Outcome::default(), |sum, report| Outcome {
-        lost: sum.lost + report.lost,
-        corrupted: sum.corrupted + report.corrupted,
-        reordered: sum.reordered + report.reordered,
-        duplicated: sum.duplicated + report.duplicated,
-        ..Outcome::default()
-    })
+    let arrived = reports.iter().flatten().map(|report| report.by_sender(is_stamped));
+    let mut sum = Report::default();
+    arrived.for_each(|report| sum += report);
+    let Report { lost, corrupted, reordered, duplicated, changed, .. } = sum;
+    Outcome { lost, corrupted, reordered, duplicated, changed, ..Outcome::default() }
 }

@@ -127,6 +127,14 @@ fn summary_table(summary: &Value) -> String {
         text += &format!(", not forwarded {}", number("held"));
     }
     text += "\n";
+    let changed = &summary["changed"];
+    if let Some(frames) = changed["frames"].as_u64().filter(|frames| *frames > 0) {
+        let fields =
+            changed["fields"].as_object().into_iter().flatten().map(|(name, count)| (name.replace('_', " "), count));
+        let unknown = (changed["unknown"] != 0).then(|| ("fields not known".to_string(), &changed["unknown"]));
+        let fields: Vec<_> = fields.chain(unknown).map(|(name, count)| format!("{name} {count}")).collect();
+        text += &format!("headers changed in {frames} packets: {}\n", fields.join(", "));
+    }
     if let Some(bound) = summary["bounded_by"].as_str() {
         text += &format!("bounded by {bound}\n");
     }

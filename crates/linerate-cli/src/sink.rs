@@ -81,17 +81,11 @@ pub fn run(port: &str, count: Option<u64>, reply: &Reply, options: &RunOptions) 
     let judge = |senders: &[Option<Report>], Sums { undelivered: dropped, .. }: Sums| {
         let mut sum = Report::default();
         for report in &reports {
-            let report = *report.lock().unwrap_or_else(PoisonError::into_inner);
-            sum.lost += report.lost;
-            sum.corrupted += report.corrupted;
-            sum.reordered += report.reordered;
-            sum.duplicated += report.duplicated;
-            sum.received += report.received;
-            sum.foreign += report.foreign;
-            sum.touched.iter_mut().zip(report.touched).for_each(|(sum, frames)| *sum += frames);
+            sum += *report.lock().unwrap_or_else(PoisonError::into_inner);
         }
-        let Report { lost, corrupted, reordered, duplicated, received, foreign, .. } = sum.by_sender(is_tester, 0);
-        let mut outcome = Outcome { lost, corrupted, reordered, duplicated, ..Outcome::default() };
+        let Report { lost, corrupted, reordered, duplicated, received, foreign, changed, .. } =
+            sum.by_sender(is_tester);
+        let mut outcome = Outcome { lost, corrupted, reordered, duplicated, changed, ..Outcome::default() };
         // Once the count is received, frames that arrive later are not lost.
         if count.is_none_or(|count| received < count) {
             if let [Some(sender)] = senders {

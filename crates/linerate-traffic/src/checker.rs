@@ -1,12 +1,20 @@
 //! Checks arriving frames.
 
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 
+use super::changes::Changes;
+use super::generator::Generator;
 use super::stamp::{self, Read};
 
-/// Checks frames of a [`Generator`](super::Generator): each must arrive once, in the order of its flow, and intact.
-#[derive(Clone, Debug, Default)]
+/// Checks stamped frames, for example of a [`Generator`]: each must arrive once, in the order of its flow, with its payload
+/// intact. Headers may change on the way; this is counted separately.
+#[derive(Clone, Debug)]
 pub struct Checker {
+    /// The offset of the last frame's stamp.
+    at: usize,
+    /// The headers of known senders, up to the stamp.
+    senders: Vec<Vec<u8>>,
     flows: Vec<Flow>,
     /// Corrupted frames not yet matched with a skipped sequence number.
     unmatched_corrupted: u64,
@@ -15,6 +23,21 @@ pub struct Checker {
     /// The sum of `corrupted_before_first` over all flows.
     corrupted_before_first: u64,
     report: Report,
+}
+
+impl Default for Checker {
+    /// Knows the headers of a [`Generator::new`].
+    fn default() -> Checker {
+        Checker {
+            at: stamp::USUAL,
+            senders: vec![Generator::headers()],
+            flows: Vec::new(),
+            unmatched_corrupted: 0,
+            missing: BTreeMap::new(),
+            corrupted_before_first: 0,
+            report: Report::default(),
+        }
+    }
 }
 
 /// The state of a flow.
@@ -49,10 +72,11 @@ pub struct Report {
     pub reordered: u64,
     /// Frames whose sequence number has arrived before.
     pub duplicated: u64,
-    /// Frames whose bytes differ from those sent.
+    /// Frames whose stamp or payload after it differ from those sent.
     pub corrupted: u64,
-    /// Intact frames by the number of forwarders that have changed their byte 48: none, one, or more. Damage to this
-    /// byte shows as a wrong number.
+    /// Intact frames whose headers differ from those sent, as after a router.
+    pub changed: Changes,
+    /// Intact frames by the number of forwarders that have [touched](super::touch) them: none, one, or more.
     pub touched: [u64; 3],
     /// Frames without a stamp.
     pub foreign: u64,
@@ -64,6 +88,23 @@ pub struct Report {
     pub too_long: u64,
 }
 
+impl AddAssign for Report {
+    fn add_assign(&mut self, other: Report) {
+        self.sent += other.sent;
+        self.received += other.received;
+        self.lost += other.lost;
+        self.reordered += other.reordered;
+        self.duplicated += other.duplicated;
+        self.corrupted += other.corrupted;
+        self.changed += other.changed;
+        self.touched.iter_mut().zip(other.touched).for_each(|(sum, frames)| *sum += frames);
+        self.foreign += other.foreign;
+        self.not_ethernet += other.not_ethernet;
+        self.snapped += other.snapped;
+        self.too_long += other.too_long;
+    }
+}
+
 impl Report {
     /// Returns the number of frames that arrived, without duplicates.
     pub fn arrived(&self) -> u64 {
@@ -71,22 +112,50 @@ impl Report {
     }
 
     /// Returns the counts corrected by what is known of the path. If all frames of the sender `are_stamped`, a frame
-    /// without a stamp is corrupted, not lost. So is a frame changed by more or fewer than `forwarders` (0 or 1).
-    pub fn by_sender(self, are_stamped: bool, forwarders: usize) -> Report {
+    /// without a stamp is corrupted, not lost.
+    pub fn by_sender(self, are_stamped: bool) -> Report {
         let foreign = if are_stamped { self.foreign } else { 0 };
-        let others = self.touched.iter().enumerate().filter(|&(count, _)| are_stamped && count != forwarders);
-        let damaged = others.map(|(_, frames)| frames).sum::<u64>();
-        let (lost, corrupted) = (self.lost.saturating_sub(foreign), self.corrupted + foreign + damaged);
+        let (lost, corrupted) = (self.lost.saturating_sub(foreign), self.corrupted + foreign);
         Report { lost, corrupted, foreign: self.foreign - foreign, ..self }
     }
 }
 
 impl Checker {
+    /// Also knows the headers of a sender, from one of its frames, so that their changes are counted by field. Longer
+    /// frames carry a copy of their headers, so this is for short ones.
+    pub fn with_headers_of(mut self, frame: &[u8]) -> Checker {
+        if let Some((at, Read::Stamped { .. })) = stamp::search(frame) {
+            self.senders.push(frame[..at].to_vec());
+        }
+        self
+    }
+
     /// Checks one frame, given without CRC.
     #[inline]
     pub fn check(&mut self, frame: &[u8]) {
         self.report.received += 1;
-        match stamp::read(frame) {
+        match stamp::read(frame, self.at) {
+            found @ Read::Stamped { .. } => self.count(frame, found),
+            found => self.check_elsewhere(frame, found),
+        }
+    }
+
+    /// Checks a frame without an intact stamp at the last offset.
+    #[cold]
+    fn check_elsewhere(&mut self, frame: &[u8], found: Read) {
+        match stamp::search(frame) {
+            Some((at, elsewhere)) => {
+                self.at = at;
+                self.count(frame, elsewhere);
+            }
+            None => self.count(frame, found),
+        }
+    }
+
+    /// Counts a frame with a stamp at the offset `self.at`.
+    #[inline]
+    fn count(&mut self, frame: &[u8], found: Read) {
+        match found {
             Read::Foreign => self.report.foreign += 1,
             Read::Corrupted { flow } => {
                 self.report.corrupted += 1;
@@ -97,10 +166,14 @@ impl Checker {
                 self.corrupted_before_first += u64::from(is_before_first);
                 self.unmatched_corrupted += u64::from(!is_before_first);
             }
-            Read::Stamped { flow: number, sequence, touched } => {
+            Read::Stamped { flow: number, sequence, touched, headers } => {
                 self.report.touched[usize::from(touched.min(2))] += 1;
+                if stamp::digest(&frame[..self.at]) != headers {
+                    self.report.changed.count(&self.senders, frame, self.at, number, headers);
+                }
                 let flow = self.flow(number);
                 let next = flow.next;
+                let sequence = stamp::extended(sequence, if next == ANY { 0 } else { next });
                 if sequence >= next || next == ANY {
                     flow.next = sequence + 1;
                 }
@@ -183,7 +256,7 @@ impl Checker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Generator;
+    use crate::HeaderField;
 
     #[test]
     fn counts_loss_reordering_and_corruption() {
@@ -197,13 +270,13 @@ mod tests {
         }
         let expected = Report { received: 6, lost: 3, reordered: 1, touched: [6, 0, 0], ..Report::default() };
         assert_eq!(checker.report(), expected);
-        frames[8][20] ^= 1;
+        frames[8][50] ^= 1;
         checker.check(&frames[8]);
         checker.check(&[0; 60]);
         assert_eq!(checker.report(), Report { received: 8, corrupted: 1, foreign: 1, ..expected });
     }
 
-    /// Damage to any bit makes a frame corrupted, not lost.
+    /// Damage to any bit of the payload makes a frame corrupted, not lost; other headers are counted.
     #[test]
     fn damage_anywhere_is_found() {
         let mut generator = Generator::new(64, 1);
@@ -217,10 +290,68 @@ mod tests {
         }
         checker.check(&frames[481]);
         let report = checker.report();
-        // The sender is not known: byte 48 may have been changed by forwarders.
-        assert_eq!((report.lost, report.foreign, report.corrupted), (0, 0, 472));
-        let report = report.by_sender(true, 0);
-        assert_eq!((report.lost, report.corrupted), (0, 480));
+        assert_eq!((report.lost, report.foreign, report.corrupted), (0, 0, 18 * 8));
+        // The checksums of IPv4 and UDP are not counted as fields; the latter is not covered.
+        let changed = report.changed;
+        assert_eq!((changed.frames, changed.unknown), (40 * 8, 0));
+        let counts = HeaderField::ALL.map(|field| changed.of(field) / 8);
+        assert_eq!(counts, [6, 6, 0, 1, 1, 4, 4, 2, 2, 0, 14]);
+    }
+
+    /// A router, a tag and a tunnel change headers, not payloads.
+    #[test]
+    fn changed_headers_are_counted_by_field() {
+        let mut generator = Generator::new(100, 2);
+        let mut next = || {
+            let mut frame = vec![0; generator.frame_len()];
+            generator.fill(&mut frame);
+            frame
+        };
+        let mut checker = Checker::default();
+        let mut routed = next();
+        routed[..12].fill(2);
+        routed[22] -= 1;
+        checker.check(&routed);
+        let mut tagged = next();
+        tagged.splice(12..12, [0x81, 0, 0, 7]);
+        checker.check(&tagged);
+        let mut tunnelled = next();
+        let outer = tunnelled[14..34].to_vec();
+        tunnelled.splice(14..14, outer);
+        checker.check(&tunnelled);
+        checker.check(&next());
+        let report = checker.report();
+        assert_eq!((report.lost, report.corrupted, report.changed.frames), (0, 0, 3));
+        use HeaderField::{DestinationMac, Encapsulation, SourceMac, Ttl, Vlan};
+        let fields: Vec<_> = report.changed.fields().collect();
+        assert_eq!(fields, [(DestinationMac, 1), (SourceMac, 1), (Vlan, 1), (Ttl, 1), (Encapsulation, 1)]);
+        // The headers of short frames of another sender are not known, unless a frame of it is given.
+        let template: crate::Template = "eth/ip6/udp(sport=7)/stamp".parse().unwrap();
+        let mut frames = template.frames().unwrap();
+        let mut frame = vec![0; frames.next_len()];
+        frames.fill(&mut frame);
+        let known = Checker::default().with_headers_of(&frame);
+        frame[21] = 3;
+        for (mut checker, unknown) in [(Checker::default(), 1), (known, 0)] {
+            checker.check(&frame);
+            let changed = checker.report().changed;
+            assert_eq!((changed.frames, changed.unknown, changed.of(Ttl)), (1, unknown, 1 - unknown));
+        }
+    }
+
+    /// Sequence numbers have 40 bits in a frame.
+    #[test]
+    fn numbers_continue_after_40_bits() {
+        let mut checker = Checker::default();
+        let mut frame = vec![0; 60];
+        for sequence in (1 << 40) - 2..(1 << 40) + 3 {
+            stamp::write_over(&mut frame, stamp::USUAL, 0, sequence);
+            checker.check(&frame);
+        }
+        stamp::write_over(&mut frame, stamp::USUAL, 0, 1 << 40);
+        checker.check(&frame);
+        let Report { lost, duplicated, reordered, .. } = checker.report();
+        assert_eq!((lost, duplicated, reordered), (0, 1, 0));
     }
 
     /// A duplicate does not hide the loss of another frame.
@@ -255,7 +386,7 @@ mod tests {
         frames.iter_mut().for_each(|frame| generator.fill(frame));
         // Flow 0 has the even frames. Byte 47 is the lower half of the flow number.
         frames[2][47] ^= 0x40;
-        frames[1][20] ^= 1;
+        frames[1][50] ^= 1;
         let mut checker = Checker::default();
         [0, 1, 2, 4].iter().for_each(|&index| checker.check(&frames[index]));
         assert_eq!((checker.report().lost, checker.report().corrupted), (0, 2));
@@ -274,7 +405,7 @@ mod tests {
         let mut check = |arrived: &[(usize, bool)]| {
             for &(index, is_intact) in arrived {
                 let mut frame = frames[index].clone();
-                frame[20] ^= u8::from(!is_intact);
+                frame[50] ^= u8::from(!is_intact);
                 checker.check(&frame);
             }
             (checker.report().lost, checker.report().corrupted)
@@ -284,7 +415,7 @@ mod tests {
         assert_eq!(check(&[(8, true), (10, true)]), (4, 2), "nothing arrived in place of 9");
         assert_eq!(check(&[(11, false)]), (4, 3));
         let mut checker = Checker::default();
-        frames[0][20] ^= 1;
+        frames[0][50] ^= 1;
         for index in [0, 1, 3] {
             checker.check(&frames[index]);
         }

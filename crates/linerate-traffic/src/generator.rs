@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::stamp::{SHORTEST, STAMP, Stamp};
+use super::stamp::{self, SHORTEST, Stamp, USUAL};
 
 /// Generates UDP frames, round-robin over the flows, with separate sequence numbers for each flow.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ impl Default for Generator {
 }
 
 /// The UDP source port of flow 0; flow `f` has this port plus `f`.
-const FIRST_PORT: u16 = 1024;
+pub(super) const FIRST_PORT: u16 = 1024;
 
 impl Generator {
     /// Generates frames of `size` bytes, including 4 bytes of CRC; the minimum is 64. They belong to `flows` flows,
@@ -49,8 +49,15 @@ impl Generator {
         for (index, byte) in frame[SHORTEST..].iter_mut().enumerate() {
             *byte = index as u8;
         }
+        let (headers, payload) = frame.split_at_mut(SHORTEST);
+        stamp::write_copy(&headers[..USUAL], payload);
         let stamp = Some(Stamp::new(&frame));
         Generator { frame, flows: 0..flows.max(1), next_flow: 0, sequence: 0, sent: 0, stamp }
+    }
+
+    /// Returns the headers of short frames of [`new`](Generator::new), which have no copy of them.
+    pub(super) fn headers() -> Vec<u8> {
+        Generator::default().frame[..USUAL].to_vec()
     }
 
     /// Generates frames like `template`. UDP over IPv4 without options or VLAN tag, with at least 18 bytes of payload,
@@ -59,7 +66,7 @@ impl Generator {
         let mut frame = template.to_vec();
         let stamped = frame.len() >= SHORTEST && frame[12..15] == [0x08, 0x00, 0x45] && frame[23] == 17;
         if stamped {
-            frame[STAMP - 2..STAMP].fill(0);
+            frame[USUAL - 2..USUAL].fill(0);
         }
         let stamp = stamped.then(|| Stamp::new(&frame));
         Generator { frame, flows: 0..flows.max(1), next_flow: 0, sequence: 0, sent: 0, stamp }

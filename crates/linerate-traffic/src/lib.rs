@@ -2,18 +2,13 @@
 //! from a text ([`Template`]), pacing ([`Pacer`]), and replies to ARP and ping ([`Host`]). This crate only handles
 //! bytes. The model's wire uses it, and the commands `gen`, `sink` and `fwd`.
 //!
-//! Each frame of a generator carries a stamp in its UDP payload:
-//!
-//! ```text
-//!   byte 0        14         34        42      46     48       49      50      54          60
-//!       | Ethernet | IPv4     | UDP     | magic | flow | touched | 0   | check | sequence | pattern ...
-//! ```
-//!
-//! `check` is a hash of all bytes except itself and byte 48, which a forwarder changes. A frame of the smallest size,
-//! 64 bytes with CRC, has just enough room.
+//! Each frame of a generator has a stamp at the beginning of its UDP payload: a flow, a sequence number, and a check of
+//! the payload. Routers may change the headers before it. A frame of the smallest size, 64 bytes with CRC, has just
+//! enough room. `stamp` describes the bytes, and `changes` compares headers.
 #![forbid(unsafe_code)]
 #![warn(rustdoc::broken_intra_doc_links)]
 
+mod changes;
 mod checker;
 mod checksum;
 mod generator;
@@ -24,6 +19,7 @@ mod sizes;
 mod stamp;
 mod template;
 
+pub use changes::{Changes, HeaderField};
 pub use checker::{Checker, Report};
 pub use generator::Generator;
 pub use host::Host;

@@ -2,7 +2,8 @@
 
 use linerate::Error;
 use linerate::port::Statistics;
-use serde_json::{Value, json};
+use linerate::traffic::Changes;
+use serde_json::{Map, Value, json};
 
 use crate::moved::MovedPackets;
 use crate::processors::Use;
@@ -76,12 +77,12 @@ impl Measured {
     /// Returns the summary of a command, with the command's own `part`.
     pub fn summary(&self, command: &str, part: Value) -> Value {
         let Measured { seconds, in_time, moved, ports, breaches, .. } = self;
-        let Outcome { lost, corrupted, reordered, duplicated, filtered, held } = self.outcome;
+        let Outcome { lost, corrupted, changed, reordered, duplicated, filtered, held } = self.outcome;
         let mut summary = json!({
             "command": command, "seconds": seconds, "interrupted": self.interrupted, "ports": ports,
             "packets": moved.packets, "after_end": moved.packets - in_time.packets, "active_seconds": in_time.seconds(),
             "first_batch": in_time.first,
-            "lost": lost, "corrupted": corrupted, "reordered": reordered, "duplicated": duplicated, "filtered": filtered, "held": held,
+            "lost": lost, "corrupted": corrupted, "changed": in_json(changed), "reordered": reordered, "duplicated": duplicated, "filtered": filtered, "held": held,
             "breaches": breaches,
             "mpps": self.mpps(),
             // Three decimals are enough.
@@ -103,6 +104,13 @@ impl Measured {
     }
 }
 
+/// Returns the numbers of frames with changed headers, by field.
+fn in_json(changed: Changes) -> Value {
+    let fields: Map<String, Value> =
+        changed.fields().map(|(field, frames)| (field.name().into(), frames.into())).collect();
+    json!({ "frames": changed.frames, "fields": fields, "unknown": changed.unknown })
+}
+
 /// The counts of threads and ports that a judge compares with the reports of their wires.
 #[derive(Clone, Copy)]
 pub struct Sums {
@@ -117,8 +125,10 @@ pub struct Sums {
 pub struct Outcome {
     /// Frames that were sent and never arrived, where both are counted.
     pub lost: u64,
-    /// Frames whose bytes differ from those that were sent.
+    /// Frames whose payload differs from what was sent.
     pub corrupted: u64,
+    /// Intact frames whose headers differ from those that were sent, as after a router.
+    pub changed: Changes,
     /// Frames that arrived after a later one of their flow.
     pub reordered: u64,
     /// Frames that arrived again.

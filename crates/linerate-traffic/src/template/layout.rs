@@ -7,6 +7,7 @@ use super::protocol::{Field, Protocol};
 use super::source::{BLOCK, Share, Source};
 use super::values::Values;
 use crate::checksum::{complement, folded, sum_of};
+use crate::stamp;
 
 /// Bytes that change from frame to frame: one or several fields.
 #[derive(Clone, Debug)]
@@ -68,8 +69,6 @@ struct ChecksumScope {
 
 /// The minimum length of a frame without CRC (IEEE 802.3).
 pub(super) const SHORTEST: usize = 60;
-/// The offset and the minimum length of a stamp.
-pub(super) const STAMP: (usize, usize) = (crate::stamp::STAMP, SHORTEST - crate::stamp::STAMP);
 
 impl<'a> Layout<'a> {
     /// Computes the layout of a share's frames.
@@ -94,13 +93,13 @@ impl<'a> Layout<'a> {
             });
             cells.extend(merge(changing.collect()).into_iter().map(|cell| cell.taken_from(header, start)));
         }
-        if let Some(at) = layers.iter().position(|layer| layer.protocol == Protocol::Stamp)
-            && (starts[at] != STAMP.0 || at == 0 || layers[at - 1].protocol != Protocol::Udp)
-        {
-            return Err(format!(
-                "a stamp stands behind eth/ip/udp, at byte {}, and not at byte {}",
-                STAMP.0, starts[at]
-            ));
+        if let Some(at) = layers.iter().position(|layer| layer.protocol == Protocol::Stamp) {
+            if at == 0 || layers[at - 1].protocol != Protocol::Udp {
+                return Err("a stamp is the payload of udp: eth/ip/udp/stamp".to_string());
+            }
+            if starts[at] > stamp::LAST {
+                return Err(format!("a stamp is in the first {} bytes of a frame: use fewer layers", stamp::LAST));
+            }
         }
         starts.push(headers.len());
         let mut layout = Layout { layers, starts, headers, cells, sums: Vec::new(), scopes: Vec::new(), seed };
@@ -113,14 +112,25 @@ impl<'a> Layout<'a> {
         self.headers.len()
     }
 
+    /// Returns whether UDP has a checksum that covers a stamp after it.
+    pub fn covers_stamp(&self) -> bool {
+        let last = self.layers.len().saturating_sub(2);
+        self.layers[last].protocol == Protocol::Udp && self.scopes.iter().any(|scope| scope.layer == last)
+    }
+
     /// Finds the checksums, from the last layer to the first, and which of them change.
     fn find_sums(&mut self) -> Result<(), String> {
         for (n, layer) in self.layers.iter().enumerate().rev() {
             let is_stamped = self.layers.get(n + 1).is_some_and(|next| next.protocol == Protocol::Stamp);
             let has_none = match layer.protocol {
                 Protocol::Gre => !layer.has_checksum,
-                // The stamp has its own check, which covers the checksum.
-                Protocol::Udp => is_stamped,
+                // The stamp has its own check. IPv6 requires a checksum, and outer checksums may cover this one.
+                Protocol::Udp => {
+                    is_stamped
+                        && self.starts[n + 1] == stamp::USUAL
+                        && n > 0
+                        && self.layers[n - 1].protocol == Protocol::Ip
+                }
                 Protocol::Ip | Protocol::Tcp | Protocol::Icmp | Protocol::Icmp6 => false,
                 _ => true,
             };

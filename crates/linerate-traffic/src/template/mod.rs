@@ -16,12 +16,12 @@ mod values;
 use std::str::FromStr;
 
 use grammar::Layer;
-use layout::{Cell, Layout, SHORTEST, STAMP, Sum, Variant};
+use layout::{Cell, Layout, SHORTEST, Sum, Variant};
 use linerate_core::error::Error;
 use protocol::Protocol;
 use source::{BLOCK, CyclicIndex, Share};
 
-use super::checksum::complement;
+use super::checksum::{complement, folded, sum_of};
 use super::sizes::Sizes;
 use super::stamp;
 
@@ -45,7 +45,7 @@ use super::stamp;
 /// | `gre` | `proto`, `key`, `seq`, `checksum` (present only if named) |
 /// | `vxlan` | `vni` |
 /// | `payload(64)`, `payload` | incrementing bytes, of this length or to the frame's end; `fill=0`; or `random` |
-/// | `stamp` | a payload with sequence numbers, after `eth/ip/udp`, that a [`Checker`](super::Checker) reads |
+/// | `stamp` | a payload of `udp` with sequence numbers that a [`Checker`](super::Checker) reads |
 /// | `hex(00 ff)`, `text(hello)` | these bytes; a frame may begin with `hex` |
 ///
 /// Values of fields:
@@ -152,7 +152,7 @@ impl Template {
         let layout = Layout::new(&self.layers, self.share, self.seed)?;
         let headers = layout.headers();
         let last = self.layers.last().map_or((Protocol::Hex, None), |layer| (layer.protocol, layer.len));
-        let least = if self.is_stamped() { STAMP.1 } else { 0 };
+        let least = if self.is_stamped() { stamp::LEN } else { 0 };
         let (variants, order) = match &self.sizes {
             None => {
                 let payload = match last {
@@ -188,6 +188,17 @@ impl Template {
                 "fields and checksums that change are in the first {ROW} bytes, and not up to byte {end}"
             ));
         }
+        let stamps = self.is_stamped().then(|| Stamps {
+            flow: self.flow.wrapping_add(self.share.first as u16),
+            at: headers,
+            replaced: layout.covers_stamp().then(|| {
+                let longest = variants.iter().max_by_key(|variant| variant.bytes.len());
+                let sum = |len: usize| {
+                    longest.and_then(|longest| longest.bytes.get(headers..headers + len)).map_or(0, sum_of)
+                };
+                [sum(stamp::LEN), sum(stamp::written(headers, usize::MAX))]
+            }),
+        });
         let mut row = Row([0; ROW]);
         row.0[..head].copy_from_slice(&variants[0].bytes[..head]);
         let variant_index = CyclicIndex::new(order.len() as u64 - 1, 1, self.share);
@@ -203,7 +214,7 @@ impl Template {
             head,
             kinds: [0; BLOCK],
             at: 0,
-            stamped: self.is_stamped().then_some(self.flow.wrapping_add(self.share.first as u16)),
+            stamps,
             sent: 0,
         };
         frames.prepare();
@@ -242,9 +253,34 @@ pub struct TemplateFrames {
     kinds: [u32; BLOCK],
     /// The next frame's index in the block.
     at: usize,
-    /// The flow of frames with sequence numbers.
-    stamped: Option<u16>,
+    stamps: Option<Stamps>,
     sent: u64,
+}
+
+/// The stamps of frames with sequence numbers.
+#[derive(Clone, Debug)]
+struct Stamps {
+    flow: u16,
+    /// Their offset in each frame.
+    at: usize,
+    /// If UDP's checksum covers the stamp: the sum of the bytes that it replaces in short and in long frames.
+    replaced: Option<[u64; 2]>,
+}
+
+impl Stamps {
+    #[inline]
+    fn write(&self, frame: &mut [u8], sequence: u64) {
+        stamp::write_over(frame, self.at, self.flow, sequence);
+        if let Some(replaced) = self.replaced {
+            let (headers, payload) = frame.split_at_mut(self.at);
+            let Some(checksum) = headers.last_chunk_mut::<2>() else { return };
+            let written = stamp::written(self.at, payload.len());
+            let replaced = replaced[usize::from(written > stamp::LEN)];
+            // RFC 1624: the sum without the replaced bytes, by their complement.
+            let rest = u64::from(!u16::from_be_bytes(*checksum)) + u64::from(complement(folded(replaced), false));
+            *checksum = complement(folded(rest + sum_of(&payload[..written])), true).to_be_bytes();
+        }
+    }
 }
 
 impl TemplateFrames {
@@ -266,7 +302,7 @@ impl TemplateFrames {
 
     /// Returns whether the frames have sequence numbers.
     pub fn is_stamped(&self) -> bool {
-        self.stamped.is_some()
+        self.stamps.is_some()
     }
 
     /// Returns the number of frames generated.
@@ -287,8 +323,8 @@ impl TemplateFrames {
         if !payload.is_empty() {
             payload.copy_from_slice(&constant[self.head..]);
         }
-        if let Some(flow) = self.stamped {
-            stamp::write_over(frame, flow, self.sent);
+        if let Some(stamps) = &self.stamps {
+            stamps.write(frame, self.sent);
         }
         self.sent += 1;
         self.at += 1;

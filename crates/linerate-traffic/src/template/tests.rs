@@ -114,6 +114,38 @@ fn stamps_are_checked() {
     assert_eq!((report.received, report.touched[0], report.lost, report.corrupted), (300, 300, 0, 0));
 }
 
+/// Stamps after other headers: valid checksums (of the innermost packet), also of each outer packet.
+#[test]
+fn stamps_stand_after_any_headers() {
+    for text in [
+        "eth/vlan(id=7)/ip/udp/stamp",
+        "eth/ip6(src=fd00::1-fd00::9)/udp(sport=random)/stamp",
+        "eth/ip/udp/vxlan/eth/ip6/udp/stamp",
+        "eth/ip/gre(checksum)/ip/udp/stamp",
+    ] {
+        let template: Template = text.parse().unwrap();
+        let template = template.with_sizes("140-147".parse().unwrap()).unwrap();
+        let mut checker = crate::Checker::default();
+        for frame in made(&template, 100) {
+            checker.check(&frame);
+            // The innermost packet, and GRE's checksum of it.
+            let inner = frame.windows(4).position(|bytes| bytes == b"lrat").unwrap();
+            match text {
+                text if text.contains("vxlan") => assert!(is_valid(&frame[inner - 62..])),
+                text if text.contains("gre") => assert_eq!(crate::checksum::checksum(0, &frame[34..]), 0),
+                text if text.contains("ip6") => assert!(is_valid(&frame)),
+                _ => {}
+            }
+        }
+        let report = checker.report();
+        assert_eq!(
+            (report.received, report.touched[0], report.lost, report.changed.frames),
+            (100, 100, 0, 0),
+            "{text}"
+        );
+    }
+}
+
 /// Queues together send the frames of one queue.
 #[test]
 fn shares_make_the_whole() {
@@ -151,7 +183,8 @@ fn bad_templates_say_why() {
         ("eth/ip/udp/payload(65535)", "ip carries at most 65535 bytes, and not 65563"),
         ("eth/text()", "text: it has no text"),
         ("eth/hex(0)", "hex: '0' is not hexadecimal"),
-        ("eth/ip6/udp/stamp", "a stamp stands behind eth/ip/udp, at byte 42, and not at byte 62"),
+        ("eth/ip/tcp/stamp", "a stamp is the payload of udp"),
+        (&format!("eth{}/ip/udp/stamp", "/vlan".repeat(60)), "a stamp is in the first 256 bytes"),
         ("eth/hex(00)/udp", "the checksum of udp covers addresses, and no ip or ip6 is in front"),
     ] {
         let said = text.parse::<Template>().err().unwrap_or_else(|| panic!("{text} is a template"));
