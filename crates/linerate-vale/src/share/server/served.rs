@@ -243,7 +243,7 @@ impl OpenRequest {
 }
 
 impl RingCounts {
-    /// Returns these rings without those of the host's stack.
+    /// Returns these rings without the host stack's rings.
     pub(super) fn of_card(self) -> RingCounts {
         RingCounts { host_tx: 0, host_rx: 0, ..self }
     }
