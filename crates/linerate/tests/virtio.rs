@@ -56,6 +56,8 @@ fn a_device_that_behaves_is_opened() {
         drop(tx);
         assert_eq!(pool.available(), 1024);
         port.rx(0).unwrap();
+        assert!(message(port.start_rx(1, Arc::default())).contains("no receive queue 1"));
+        assert!(message(port.start_tx(u16::MAX, Arc::default())).contains("no transmit queue 65535"));
         assert!(message(port.set_promiscuous(false)).contains("always promiscuous"));
     }
 }

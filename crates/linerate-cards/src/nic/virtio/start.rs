@@ -30,7 +30,7 @@ impl Hardware {
         counters: Arc<QueueCounters>,
         addresses: L,
     ) -> Result<VirtioRx<R, L>> {
-        let memory = self.claim(self.rx[usize::from(queue)], "receive", queue)?;
+        let memory = self.claim(&self.rx, "receive", queue)?;
         let started = self.fill(queue, memory, counters, addresses);
         match started {
             Ok(rx) => self.receive_if_ready().map(|()| rx),
@@ -112,7 +112,7 @@ impl Hardware {
         counters: Arc<QueueCounters>,
         addresses: L,
     ) -> Result<VirtioTx<R, L>> {
-        let memory = self.claim(self.tx[usize::from(queue)], "transmit", queue)?;
+        let memory = self.claim(&self.tx, "transmit", queue)?;
         let doorbell = self.transport.notify(memory.number).inspect_err(|_| self.unclaim(memory.number))?;
         let pool = &self.config.pool;
         Ok(VirtioTx {
@@ -133,9 +133,12 @@ impl Hardware {
         })
     }
 
-    /// Claims a queue. Its owner holds the queue's counters; the device keeps the queue until all queues are released.
-    fn claim(&self, memory: QueueMemory, direction: &'static str, queue: u16) -> Result<QueueMemory> {
+    /// Claims a queue; `all` has the queues of its direction. Its owner holds the queue's counters; the device keeps the
+    /// queue until all queues are released.
+    fn claim(&self, all: &[QueueMemory], direction: &'static str, queue: u16) -> Result<QueueMemory> {
         self.check_alive()?;
+        let absent = || Error::no_such_queue(&self.config.name, direction, queue, all.len() as u16);
+        let memory = *all.get(usize::from(queue)).ok_or_else(absent)?;
         let mut state = self.state();
         if state.claimed.contains(&memory.number) {
             return Err(Error::queue_taken(&self.config.name, direction, queue));
