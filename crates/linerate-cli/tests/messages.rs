@@ -172,6 +172,8 @@ fn wrong_names_and_options_are_usage() {
     }
     says(2, &["gen", "vale-:a"], &["a port of a switch is named valeS:P", "try: vale0:a"]);
     says(2, &["gen", "tap:a_name_of_18_bytes"], &["tap:a_name_of_18_bytes: no port has this name", "up to 15 bytes"]);
+    // The remedy holds for a name with other options, too.
+    says(2, &["gen", "sim:0?cluster=2"], &["no transmit queue 1", "with queues=2 in its name"]);
     says(2, &["gen", "pcap:x.pcap"], &["pcap:x.pcap is opened for reading; to write to it: gen 'pcap:x.pcap?write'"]);
     says(2, &["latency", "sim:0?rate=1k", "sim:1"], &["leave out the option rate"]);
     says(2, &["sim", "--socket", "/tmp/a", "--wire", "none", "--wire", "none"], &["2 wires are given for 1 sockets"]);

@@ -60,8 +60,7 @@ impl Error {
 
     /// Returns the error for a queue number that is too large for the port's count of queues.
     pub fn no_such_queue(port: impl Into<String>, direction: &str, queue: u16, queues: u16) -> Error {
-        let port = port.into();
-        let remedy = format!("open it with more, for example '{port}?queues={}'", u32::from(queue) + 1);
+        let remedy = format!("open it with more, for example with queues={} in its name", u32::from(queue) + 1);
         let why = format!("it has no {direction} queue {queue}: it was opened with {queues}");
         Error::new(ErrorKind::NotFound, port, why).with_remedy(Remedy::Step(remedy.into()))
     }

@@ -258,7 +258,7 @@ mod tests {
     fn an_error_is_a_line_and_its_remedy_another() {
         let error = Error::no_such_queue("sim:0", "receive", 3, 1);
         assert_eq!(error.to_string(), "sim:0: it has no receive queue 3: it was opened with 1");
-        assert!(error.with_hint().ends_with("\n  open it with more, for example 'sim:0?queues=4'"));
+        assert!(error.with_hint().ends_with("\n  open it with more, for example with queues=4 in its name"));
         let plain = Error::new(ErrorKind::BadDevice, "", "no");
         assert_eq!([plain.with_hint(), plain.with_command_hint()], ["no", "no"]);
         let refused = plain.with_remedy(Remedy::JoinUsers);

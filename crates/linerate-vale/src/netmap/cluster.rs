@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use linerate_core::batch::Batch;
-use linerate_core::error::{Error, Result};
+use linerate_core::error::{Error, Remedy, Result};
 use linerate_core::event::ArmedEvent;
 use linerate_core::filter::FlowKey;
 use linerate_core::memory::Pool;
@@ -341,7 +341,11 @@ impl Wrapper for Consumers {
     fn rx(&mut self, inner: &mut dyn Device, queue: u16) -> Result<Box<dyn Receive>> {
         let (port, direction, number) = (|| self.name.clone(), "receive", usize::from(queue));
         let consumers = &self.shared.consumers;
-        let absent = || Error::no_such_queue(port(), direction, queue, consumers.len() as u16);
+        let absent = || {
+            let remedy = format!("open it with more, for example with cluster={} in its name", number + 1);
+            Error::no_such_queue(port(), direction, queue, consumers.len() as u16)
+                .with_remedy(Remedy::Step(remedy.into()))
+        };
         let consumer = consumers.get(number).ok_or_else(absent)?;
         let events = match self.sleeps {
             true => Some(events(consumer)?),
