@@ -121,7 +121,7 @@ fn wrong_names_and_options_are_usage() {
     for count in ["1e3", "1K", "1k", "1000"] {
         expect(0, &mut linerate(&["sink", &format!("sim:0?count={count}"), "--count", "1000", "--seconds", "30"]));
     }
-    says(2, &["sink", "sim:0?count=1x"], &["it must be a number from ", ", such as 1000, 1k, 1M or 1e6"]);
+    says(2, &["sink", "sim:0?count=1x"], &["it must be a number, such as 1000, 1k, 1M or 1e6"]);
     says(2, &["serve", "../../evil"], &["'../../evil' is not a valid name"]);
     says(2, &["serve", "bad name"], &["'bad name' is not a valid name"]);
     says(

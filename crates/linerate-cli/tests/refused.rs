@@ -175,7 +175,7 @@ fn ports_that_cannot_be_opened_are_explained() {
     };
     says("xdp:nothing", &["nothing: there is no such interface", "lo, h0", "ip link"]);
     says("xdp:h0-7", &["no queue 7", "its queues are 0 to 0"]);
-    says("xdp:h0?flow=quic", &["no 'quic'", "udp:4321"]);
+    says("xdp:h0?flow=quic", &["xdp:h0: option flow=quic: ", "no 'quic'", "udp:4321"]);
     says("xdp:h0?queues=2", &["2 receive queues are not possible", "ethtool -L h0"]);
     says("xdp:h0?copy=off", &["cannot bind to queue 0"]);
     says("xdp:h0?timestamps=on", &["option timestamps=on", "busy"]);

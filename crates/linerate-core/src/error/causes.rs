@@ -42,9 +42,9 @@ impl Error {
     }
 
     /// Returns the error for an invalid ring size.
-    pub fn ring_size(size: usize) -> Error {
+    pub fn ring_size(port: impl Into<String>, size: usize) -> Error {
         let why = format!("a ring of {size} descriptors is not possible: it must be a power of two from 64 to 4096");
-        Error::new(ErrorKind::BadOption, "", why).with_remedy(Remedy::Step("512 descriptors are usual".into()))
+        Error::new(ErrorKind::BadOption, port, why).with_remedy(Remedy::Step("the default is 512".into()))
     }
 
     /// Returns the error for more queues than a port can have. `direction` is "receive" or "transmit".

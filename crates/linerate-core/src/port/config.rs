@@ -1,5 +1,6 @@
 //! The configuration of a port, and the options that many kinds of ports share.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,9 @@ use crate::memory::Pool;
 
 /// The default number of descriptors in a ring.
 const DEFAULT_RING: usize = 512;
+
+/// The smallest and the largest ring.
+const RING_SIZES: RangeInclusive<usize> = 64..=4096;
 
 /// The minimum of `linerate::Options::max_frame`: Ethernet's minimum payload of 46 bytes plus [`FRAME_HEADERS`].
 pub const SHORTEST_MAX_FRAME: usize = 46 + FRAME_HEADERS;
@@ -30,7 +34,7 @@ pub const QUEUES: PortOption = PortOption {
 /// The option for the number of descriptors in each ring.
 pub const RING: PortOption = PortOption {
     name: "ring",
-    value: Value::Number(0, usize::MAX),
+    value: Value::Number(*RING_SIZES.start(), *RING_SIZES.end()),
     default: "",
     help: "descriptors in each ring, a power of two from 64 to 4096",
 };
@@ -231,9 +235,9 @@ impl Config {
     /// [`ErrorKind::BadOption`](crate::ErrorKind::BadOption).
     pub fn check_ring(&self) -> Result<()> {
         let size = self.ring();
-        match size.is_power_of_two() && (64..=4096).contains(&size) {
+        match size.is_power_of_two() && RING_SIZES.contains(&size) {
             true => Ok(()),
-            false => Err(Error::ring_size(size)),
+            false => Err(Error::ring_size(&self.name, size)),
         }
     }
 }

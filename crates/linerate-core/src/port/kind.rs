@@ -227,7 +227,12 @@ impl PortOption {
                 let is_good = value.is_some_and(|value| (least..=most).contains(&value));
                 // Small ranges need no examples with units.
                 let examples = if most >= 1_000_000 { ", such as 1000, 1k, 1M or 1e6" } else { "" };
-                (!is_good).then(|| format!("it must be a number from {least} to {most}{examples}"))
+                let range = match (least, most) {
+                    (0, usize::MAX) => String::new(),
+                    (_, usize::MAX) => format!(" of at least {least}"),
+                    _ => format!(" from {least} to {most}"),
+                };
+                (!is_good).then(|| format!("it must be a number{range}{examples}"))
             }
             Value::Word(words) if !words.contains(&text) => {
                 let (last, first) = words.split_last()?;

@@ -115,6 +115,7 @@ impl PortName {
             }
             Address::Socket if rest.is_empty() => bad(format!("it needs the path of a socket: {prefix}:/run/card")),
             Address::File if rest.is_empty() => bad(format!("it needs the path of a file: {}", kind.example)),
+            Address::Port if rest.is_empty() => bad(format!("it needs the name of another port: {}", kind.example)),
             Address::Checked(check) => match check(if matches!(kind.form, Form::Prefix) { rest } else { address }) {
                 Ok(()) => Ok(named(kind, rest, None)),
                 Err(why) => bad(why.to_string()),
