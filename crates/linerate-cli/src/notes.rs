@@ -278,7 +278,8 @@ fn note_refused(devices: &[Port], statistics: &[Statistics], may_have_chains: bo
     }
 }
 
-/// Prints a note for each port in this process's memory that no other port is connected to.
+/// Prints a note for each port of a switch, and each end of a pipe, that is in this process's memory and that no other
+/// port is connected to.
 fn note_unconnected(devices: &[Port]) {
     // The switch, or the pipe.
     let switch_or_pipe = |device: &Port| match device.name().split_once(':') {
@@ -289,7 +290,11 @@ fn note_unconnected(devices: &[Port]) {
         let name = device.name();
         let is_unconnected_to =
             |(at, other): (usize, &Port)| at == n || switch_or_pipe(other) != switch_or_pipe(device);
-        if device.info().class != PortClass::Memory || !devices.iter().enumerate().all(is_unconnected_to) {
+        let may_be_served = linerate::parse(name).is_ok_and(|name| name.may_lead_to_served());
+        if device.info().class != PortClass::Memory
+            || !may_be_served
+            || !devices.iter().enumerate().all(is_unconnected_to)
+        {
             continue;
         }
         note(&format!(

@@ -458,6 +458,12 @@ fn a_port_in_memory_without_another_end_is_reported() {
         );
         assert!(said.contains(&why), "{said}");
     }
+    // No server has these.
+    for name in ["echo:", "faulty:echo:", "null:"] {
+        let said = text(&expect(0, &mut linerate(&["gen", name, "--count", "10", "--seconds", "1"])).stderr);
+        assert!(!said.contains("linerate serve"), "{said}");
+    }
+    says(1, &["sink", "echo:+r"], &["open it in this process first"]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! In-memory ports, and interfaces under netmap's names, in this process or served by another.
 
-use linerate_core::error::Result;
+use linerate_core::error::{ErrorKind, Remedy, Result};
 use linerate_core::port::{
     Address, Description, Device, Form, MTU, Maturity, OFFLOADS, Opening, PortClass, PortKind, QUEUES, RING, TIMESTAMPS,
 };
@@ -143,7 +143,12 @@ fn open_monitor(opening: Opening<'_>) -> Result<Box<dyn Device>> {
             return Ok(port);
         }
     }
-    Ok(Box::new(Monitor::open(name.rest(), receive, transmit, opening.config)?))
+    match Monitor::open(name.rest(), receive, transmit, opening.config) {
+        Err(error) if error.kind() == ErrorKind::NotServed && !name.monitors_served() => {
+            Err(error.with_remedy(Remedy::Step("open it in this process first".into())))
+        }
+        monitor => Ok(Box::new(monitor?)),
+    }
 }
 
 /// The options of ports to which senders deliver packets.

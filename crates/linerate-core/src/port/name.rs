@@ -215,6 +215,11 @@ impl PortName {
         self.kind.may_be_served
     }
 
+    /// As [`may_be_served`](PortName::may_be_served), for the innermost port.
+    pub fn may_lead_to_served(&self) -> bool {
+        self.innermost().kind.may_be_served
+    }
+
     /// Returns the name of the model that the port is, or wraps; `None` for other kinds.
     pub fn model(&self) -> Option<&str> {
         (self.class() == PortClass::Model).then(|| self.innermost().rest())

@@ -161,7 +161,8 @@ pub fn of_index(index: u32) -> Option<Arc<Name>> {
 /// Reports once that a port in memory, which no other process serves, is reachable only from this process.
 pub fn report_private_port(port: &Port) {
     static IS_NOTED: AtomicBool = AtomicBool::new(false);
-    if port.info().class == PortClass::Memory && !IS_NOTED.swap(true, Ordering::Relaxed) {
+    let may_be_served = linerate::parse(port.name()).is_ok_and(|name| name.may_lead_to_served());
+    if port.info().class == PortClass::Memory && may_be_served && !IS_NOTED.swap(true, Ordering::Relaxed) {
         report(&format!(
             "nothing else reaches {}, which is in this process; for ports of several: linerate serve",
             port.name()
