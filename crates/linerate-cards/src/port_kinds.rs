@@ -8,7 +8,7 @@ use linerate_core::port::{
 };
 
 use crate::nic;
-use crate::pci::{self, NetworkCard};
+use crate::pci::{self, NetworkCard, is_address};
 use crate::vfio_user::VfioUser;
 
 /// The options of ports that use a driver of [`nic`].
@@ -38,19 +38,6 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     // SAFETY: only this driver gets `device`, and no other process has the card: vfio opens a card only once, and the
     // uio driver locks it.
     unsafe { nic::drive(driver, device, config) }
-}
-
-/// `domain:bus:device.function` in hexadecimal, such as `0000:03:00.0`; the domain may be omitted.
-fn is_address(text: &str) -> bool {
-    let hex = |part: &str, len: usize| part.len() == len && part.bytes().all(|c| c.is_ascii_hexdigit());
-    let Some((path, function)) = text.split_once('.') else { return false };
-    let parts: Vec<&str> = path.split(':').collect();
-    hex(function, 1)
-        && match parts[..] {
-            [bus, device] => hex(bus, 2) && hex(device, 2),
-            [domain, bus, device] => hex(domain, 4) && hex(bus, 2) && hex(device, 2),
-            _ => false,
-        }
 }
 
 /// `vfio-user:PATH`

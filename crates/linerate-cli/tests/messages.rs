@@ -175,6 +175,11 @@ fn wrong_names_and_options_are_usage() {
     // The remedy holds for a name with other options, too.
     says(2, &["gen", "sim:0?cluster=2"], &["no transmit queue 1", "with queues=2 in its name"]);
     says(2, &["gen", "pcap:x.pcap"], &["pcap:x.pcap is opened for reading; to write to it: gen 'pcap:x.pcap?write'"]);
+    for card in ["echo:", "eth0", "0000:3:00.0"] {
+        let why = format!("{card}: it is not a PCI card; name one by its address, such as 0000:03:00.0");
+        says(2, &["bind", card], &[&why, "linerate ports, which lists the cards"]);
+        says(2, &["unbind", card], &[&why]);
+    }
     says(2, &["latency", "sim:0?rate=1k", "sim:1"], &["leave out the option rate"]);
     says(2, &["sim", "--socket", "/tmp/a", "--wire", "none", "--wire", "none"], &["2 wires are given for 1 sockets"]);
 }

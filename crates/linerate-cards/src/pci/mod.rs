@@ -32,6 +32,7 @@ use linerate_core::error::Result;
 pub use linerate_core::event::Interrupt;
 use linerate_core::port::TakeFromKernel;
 pub use port_io::IoPorts;
+pub(crate) use sysfs::is_address;
 pub use sysfs::{NetworkCard, network_cards};
 
 /// Opens a card over uio or vfio, whichever it is bound to. With `wanted`, a card bound to a kernel driver is taken

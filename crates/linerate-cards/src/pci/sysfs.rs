@@ -39,8 +39,13 @@ impl NetworkCard {
     /// Finds the card at an address; the domain may be omitted.
     ///
     /// # Errors
+    /// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) for text that is not a PCI address,
     /// [`ErrorKind::NotFound`](linerate_core::ErrorKind::NotFound) if there is no device, or it is not a network card.
     pub fn find(address: &str) -> Result<NetworkCard> {
+        if !is_address(address) {
+            let why = "it is not a PCI card; name one by its address, such as 0000:03:00.0 or 03:00.0";
+            return Err(Error::new(ErrorKind::BadName, address, why).with_remedy(Remedy::ChooseCard));
+        }
         let address = match address.matches(':').count() {
             1 => format!("0000:{address}"),
             _ => address.to_string(),
@@ -48,7 +53,7 @@ impl NetworkCard {
         .to_ascii_lowercase();
         read(&address).ok_or_else(|| {
             let why = match Path::new(DEVICES).join(&address).exists() {
-                true => "there is a device at this address, but it is no network card",
+                true => "there is a device at this address, but it is not a network card",
                 false => "there is no PCI device at this address",
             };
             Error::new(ErrorKind::NotFound, address, why).with_remedy(Remedy::ChooseCard)
@@ -81,6 +86,20 @@ impl NetworkCard {
         let name = names(&self.folder().join("vfio-dev")).into_iter().next()?;
         Some(Path::new("/dev/vfio/devices").join(name))
     }
+}
+
+/// Returns whether text is `domain:bus:device.function` in hexadecimal, such as `0000:03:00.0`. The domain may be
+/// omitted; Intel's VMD has domains of more than four digits.
+pub(crate) fn is_address(text: &str) -> bool {
+    let hex = |part: &str, len: usize| part.len() == len && part.bytes().all(|c| c.is_ascii_hexdigit());
+    let Some((path, function)) = text.split_once('.') else { return false };
+    let parts: Vec<&str> = path.split(':').collect();
+    hex(function, 1)
+        && match parts[..] {
+            [bus, device] => hex(bus, 2) && hex(device, 2),
+            [domain, bus, device] => (4..=8).any(|len| hex(domain, len)) && hex(bus, 2) && hex(device, 2),
+            _ => false,
+        }
 }
 
 /// Returns the devices of an IOMMU group, and their drivers.
