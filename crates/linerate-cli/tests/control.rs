@@ -98,7 +98,10 @@ fn a_generator_takes_other_rates_pauses_and_ends() {
     assert_eq!(client.ask(r#"{"rate":"100Gbit"}"#)["asked_mpps"], Value::Null, "beyond the line");
 
     for (line, why) in [
-        ("", "EOF"),
+        ("", "a JSON object"),
+        ("null", "a JSON object on one line, with any of the fields pause, rate, reset and stop"),
+        ("{", "the line ends before the object does"),
+        (r#"{"pause":maybe}"#, "it is not JSON from column 10 on"),
         ("pause", "a JSON object"),
         ("[]", "a JSON object"),
         (r#"{"pause":true,"speed":1}"#, "unknown field `speed`"),
@@ -106,10 +109,13 @@ fn a_generator_takes_other_rates_pauses_and_ends() {
         (r#"{"pause":null}"#, "invalid type: null"),
         (r#"[true]"#, "a JSON object"),
         (r#"{"rate":"0"}"#, "a rate is positive"),
-        (r#"{"rate":"1M"} {"rate":"2M"}"#, "trailing characters"),
+        (r#"{"rate":"1M"} {"rate":"2M"}"#, "it is not JSON from column 15 on"),
     ] {
         let said = client.ask(line);
-        assert!(said["error"].as_str().is_some_and(|said| said.contains(why)), "{line}: {said}");
+        assert!(
+            said["error"].as_str().is_some_and(|said| said.contains(why) && !said.contains("struct")),
+            "{line}: {said}"
+        );
     }
     assert_eq!(client.ask("{}")["paused"], json!(false), "of a bad request nothing is done");
     let mut long = Client::connect(&socket);

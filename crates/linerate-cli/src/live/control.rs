@@ -14,6 +14,7 @@ use std::time::Duration;
 use linerate::Error;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use serde_json::error::Category;
 use serde_json::{Value, json};
 
 use super::{PendingRequest, Request};
@@ -26,6 +27,9 @@ const REQUEST: u64 = 4096;
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most clients at a time.
 const CLIENTS: usize = 16;
+/// The error for a line that is not a request.
+const FORM: &str = "a request is a JSON object on one line, with any of the fields pause, rate, reset and stop, such \
+                    as {\"pause\":true}";
 
 /// The control socket of a run.
 pub struct Control {
@@ -191,23 +195,33 @@ fn answer_all(mut client: &UnixStream, requests: &Sender<PendingRequest>) -> std
             return Ok(());
         }
         let is_whole = line.ends_with(b"\n") || line.len() as u64 <= REQUEST;
-        let answer = match serde_json::from_slice::<Request>(&line) {
-            _ if !is_whole => json!({ "error": format!("a request has at most {REQUEST} bytes") }),
-            // serde would accept an array as the values of the object's keys.
-            Ok(request) if line.trim_ascii_start().starts_with(b"{") => ask(request, requests),
-            Err(error) if error.is_data() && line.trim_ascii_start().starts_with(b"{") => {
-                json!({ "error": error.to_string() })
-            }
-            other => {
-                let why = other.err().map(|error| format!(": {error}")).unwrap_or_default();
-                json!({ "error": format!("a request is a JSON object, such as {{\"pause\":true}}{why}") })
-            }
+        let answer = match is_whole {
+            true => read(&line).map_or_else(|why| json!({ "error": why }), |request| ask(request, requests)),
+            false => json!({ "error": format!("a request has at most {REQUEST} bytes") }),
         };
         client.write_all(format!("{answer}\n").as_bytes())?;
         if !is_whole {
             return Ok(());
         }
     }
+}
+
+/// Parses a request.
+fn read(line: &[u8]) -> Result<Request, String> {
+    let line = line.trim_ascii();
+    // serde would accept an array as the values of the object's keys.
+    if !line.starts_with(b"{") {
+        return Err(FORM.to_string());
+    }
+    serde_json::from_slice(line).map_err(|error| match error.classify() {
+        Category::Eof => format!("{FORM}; the line ends before the object does"),
+        Category::Syntax | Category::Io => format!("{FORM}; it is not JSON from column {} on", error.column()),
+        Category::Data => {
+            let why = error.to_string();
+            // A request is one line.
+            why.rsplit_once(" at line ").map_or(why.clone(), |(why, _)| why.to_string())
+        }
+    })
 }
 
 /// Forwards a request to the run, and returns the answer.
