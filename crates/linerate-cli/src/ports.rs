@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use linerate::Error;
 use linerate::kernel::{Interface, LeftBehind, left_behind};
 use linerate::memory::PageSize;
 use linerate::nic;
 use linerate::pci::{NetworkCard, Taken, default_route, group_peers, in_use, network_cards, taken};
 use linerate::port::Link;
+use linerate::{Error, KINDS};
 use serde_json::{Value, json};
 
 use crate::show::print;
@@ -95,12 +95,12 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
             ));
         }
     }
-    print(
-        "tap:NAME       an interface whose other end is Linux; host: the same, with the other port's address\n\
-         pcap:FILE      a capture file to read; pcap:FILE?write to write\n\
-         valeS:P, X{N   a port of a switch, an end of a pipe; null: drops all; faulty:PORT, recorded:PORT around any\n\
-         PORT?cluster=N  any of them, shared by N consumers; &by=flow, inner, addresses or turn\n\n",
-    );
+    print("\nAll kinds of ports, with their options: linerate ports --help\n");
+    for kind in KINDS {
+        let absent = if kind.is_built { String::new() } else { format!("not in this build: feature {}", kind.feature) };
+        print(&format!("{:<17} {}{absent}\n", kind.notation(), kind.summary));
+    }
+    print("PORT?cluster=N    any port, shared by N consumers; &by=flow, inner, addresses or turn\n\n");
     print(&format!("{hugepages} hugepages of 2 MiB are free; models, and cards behind an IOMMU, need none\n"));
     Ok(ExitCode::SUCCESS)
 }

@@ -323,7 +323,10 @@ fn a_table_for_people_has_rates_with_and_without_framing() {
 
 #[test]
 fn ports_lists_models_and_cards_without_touching_them() {
-    assert!(text(&expect(0, &mut linerate(&["ports"])).stdout).contains("sim:NAME"));
+    let shown = text(&expect(0, &mut linerate(&["ports"])).stdout);
+    for kind in linerate::KINDS {
+        assert!(shown.contains(&format!("\n{} ", kind.notation())), "{}: {shown}", kind.notation());
+    }
     let output = expect(0, &mut linerate(&["ports", "--json"]));
     let list: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(list["ports"][0]["name"], "sim:NAME");
