@@ -105,7 +105,8 @@ fn clients_that_misbehave_keep_no_other_from_its_answer() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let said = text(&expect(1, &mut linerate(&["sink", "sim:c", "--metrics", &port])).stderr);
-    assert!(said.contains("listening at the address of --metrics") && said.contains("in use"), "{said}");
+    let why = format!("127.0.0.1:{port}: cannot serve metrics there: ");
+    assert!(said.contains(&why) && said.contains("in use") && said.contains("choose another port"), "{said}");
     let said = text(&expect(2, &mut linerate(&["sink", "sim:c", "--metrics", "localhost"])).stderr);
     assert!(said.contains("0.0.0.0:9500"), "{said}");
 }

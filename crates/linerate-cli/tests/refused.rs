@@ -57,6 +57,16 @@ fn some_capabilities_suffice() {
     }
 }
 
+#[test]
+fn metrics_at_a_privileged_port_need_a_capability() {
+    let host = Namespace::new("mp");
+    let output = unprivileged(&host, &[], "gen null: --metrics 80 --count 1").output_in_time().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("127.0.0.1:80: cannot serve metrics there: Permission denied"), "{said}");
+    assert!(said.contains("choose a port from 1024 with --metrics"), "{said}");
+}
+
 /// A kernel without AF_XDP is simulated by a filter of system calls.
 #[test]
 fn packet_sockets_replace_a_missing_af_xdp() {

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use linerate::Error;
+use linerate::{Error, Remedy};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Address, text};
@@ -34,8 +34,7 @@ impl Metrics {
         if let Some(server) = SERVER.get() {
             return Ok(server.clone());
         }
-        let (listener, address) =
-            listen(address).map_err(|source| Error::system("listening at the address of --metrics", source))?;
+        let (listener, address) = listen(address).map_err(|source| cannot_listen(address, source))?;
         // No port is open yet.
         let metrics = Metrics(Arc::new(Mutex::new(text(mode, 0, 0, None, &[]))));
         let served = metrics.clone();
@@ -100,6 +99,19 @@ fn listen(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAddr)> {
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     Ok((listener, address))
+}
+
+/// Returns the error for an address at which the server cannot listen.
+fn cannot_listen(address: SocketAddr, source: std::io::Error) -> Error {
+    let remedy = match source.kind() {
+        ErrorKind::PermissionDenied => "choose a port from 1024 with --metrics; lower ones need CAP_NET_BIND_SERVICE",
+        ErrorKind::AddrInUse => "choose another port with --metrics; 0 stands for any free port",
+        _ => "choose an address of this machine with --metrics",
+    };
+    let why = format!("cannot serve metrics there: {source}");
+    Error::new(linerate::ErrorKind::System, address.to_string(), why)
+        .with_source(source)
+        .with_remedy(Remedy::Step(remedy.into()))
 }
 
 /// Accepts the pending clients.
