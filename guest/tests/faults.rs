@@ -78,7 +78,7 @@ fn the_iommu_stops_a_wrong_address_and_the_error_names_its_queue() {
     guest.expect_dma_faults();
     let said = guest.refused(&format!("stray {A}"));
     assert!(said.contains("the IOMMU stopped the card from reading from address 0x1"), "{said}");
-    assert!(said.contains("a descriptor of transmit queue 1 names it"), "{said}");
+    assert!(said.contains("a descriptor of transmit queue 1 points to it"), "{said}");
     assert!(guest.console().contains("DMAR: [DMA Read"), "{}", guest.console());
 }
 
@@ -160,7 +160,7 @@ fn uio_is_for_root_and_hugepages() {
     let mut guest = machine.boot();
     let refused = guest.refused(&format!("su user -c \"linerate sink {A}\""));
     assert!(
-        refused.contains("uio is for root only") && refused.contains("reaches all memory of the machine"),
+        refused.contains("uio requires root") && refused.contains("can access all memory of the machine"),
         "{refused}"
     );
     let refused = guest.refused(&format!("linerate sink {A} --pages 2M"));
@@ -210,7 +210,7 @@ fn every_obstacle_is_named_with_its_remedy() {
     refused(
         &mut guest,
         &format!("linerate sink {A}"),
-        &["the kernel has it: driver igb", "sudo linerate bind 0000:01:00.0"],
+        &["the kernel is using it: driver igb", "sudo linerate bind 0000:01:00.0"],
     );
     refused(
         &mut guest,

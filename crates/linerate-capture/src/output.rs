@@ -143,7 +143,7 @@ impl Output {
 
     /// Returns the error for a failed write; `frames` is the number of complete frames in the file, or words for it.
     pub fn error(&self, error: &std::io::Error, frames: impl std::fmt::Display) -> Error {
-        let why = format!("cannot write it: {error}; it has {frames} whole frames");
+        let why = format!("cannot write it: {error}; it has {frames} complete frames");
         Error::file(&self.name, why)
     }
 }

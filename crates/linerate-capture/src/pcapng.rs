@@ -202,7 +202,8 @@ impl Section {
         bytes.truncate(original_len);
         let time = || {
             let nanoseconds = interface.nanoseconds(u64::from(field(4)) << 32 | u64::from(field(8)));
-            nanoseconds.ok_or_else(|| End::Malformed(begin, "a packet of a time before 1970 or after 2554".to_string()))
+            nanoseconds
+                .ok_or_else(|| End::Malformed(begin, "a packet with a time before 1970 or after 2554".to_string()))
         };
         let nanoseconds = if kind == SIMPLE_PACKET { None } else { Some(time()?) };
         Ok(Some(Record { nanoseconds, original_len }))

@@ -105,10 +105,10 @@ impl CapturePort {
         let speed = name.option("speed").map(str::parse::<Speed>).transpose();
         let speed = speed.map_err(|error: linerate_core::Error| name.bad_option("speed", error.why()))?;
         if is_written && (speed.is_some() || name.option("loop").is_some()) {
-            return Err(name.bad_option("write", "a file that is written has no loop and no speed"));
+            return Err(name.bad_option("write", "loop and speed apply only to files that are read"));
         }
         if passes != 1 && std::fs::metadata(&path).is_ok_and(|file| !file.is_file()) {
-            return Err(name.bad_option("loop", "only an ordinary file can be read again"));
+            return Err(name.bad_option("loop", "only a regular file can be read again"));
         }
         let defects = Arc::<Defects>::default();
         let (reader, writer) = match is_written {

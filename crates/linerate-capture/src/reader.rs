@@ -137,7 +137,7 @@ impl Reader {
         let (begin, name) = (self.source.begin, &self.source.name);
         // A pipe cannot be read again.
         let mend = match std::fs::metadata(name).is_ok_and(|file| file.is_file()) {
-            true => format!("; what is whole: head -c {begin} '{name}' >NEW.pcap"),
+            true => format!("; to keep the complete frames: head -c {begin} '{name}' >NEW.pcap"),
             false => String::new(),
         };
         Err(self.source.error(format!("it is cut after frame {}, in the record at byte {begin}{mend}", self.frames)))

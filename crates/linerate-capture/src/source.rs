@@ -78,7 +78,7 @@ impl Source {
     /// Reads a frame of `len` bytes into `bytes`.
     pub fn frame(&mut self, len: usize, begin: u64, bytes: &mut Vec<u8>) -> std::result::Result<(), End> {
         if len > LONGEST {
-            return Err(End::Malformed(begin, format!("a frame of {len} bytes; the most is {LONGEST}")));
+            return Err(End::Malformed(begin, format!("a frame of {len} bytes; the maximum is {LONGEST}")));
         }
         bytes.resize(len, 0);
         self.need(bytes)

@@ -412,7 +412,7 @@ fn a_full_disk_ends_the_capture_with_whole_frames() {
     let (why, said) = (text(&output.stderr), summary(&output.stdout));
     let written = said["capture"]["written"].as_u64().unwrap();
     assert!(
-        why.contains(&format!("cannot write it: No space left on device (os error 28); it has {written} whole")),
+        why.contains(&format!("cannot write it: No space left on device (os error 28); it has {written} complete")),
         "{why}"
     );
     // The run ends at the error, so not all frames were received.
@@ -441,7 +441,7 @@ fn a_full_disk_ends_the_capture_with_whole_frames() {
     let unpacked = zstd::stream::read::Decoder::new(std::fs::File::open(&copy).unwrap()).unwrap();
     let mut reader = Reader::new(unpacked, "the copy").unwrap();
     let whole = std::iter::from_fn(|| reader.next(&mut frame).ok().flatten()).count();
-    assert!(whole > 10 && why.contains(&format!("; it has {whole} whole frames")), "{whole}: {why}");
+    assert!(whole > 10 && why.contains(&format!("; it has {whole} complete frames")), "{whole}: {why}");
     assert_eq!((&said["capture"]["written"], whole < 3000), (&whole.into(), true), "{said}");
 }
 

@@ -168,7 +168,9 @@ fn capture_files_are_ports() {
     assert!(summary["seconds"].as_f64().unwrap() >= 0.25, "{summary}");
     // A truncated file, a full disk, and a file that is written twice.
     std::fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
-    let place = format!("it is cut after frame 2, in the record at byte 248; what is whole: head -c 248 '{file}' >NEW");
+    let place = format!(
+        "it is cut after frame 2, in the record at byte 248; to keep the complete frames: head -c 248 '{file}' >NEW"
+    );
     for port in [format!("pcap:{file}"), format!("sim:0?wire=pcap:{file}")] {
         let cut = expect(1, &mut linerate(&["fwd", &port, "null:", "--seconds", "1", "--json"]));
         let (said, summary) = (text(&cut.stderr), kit::summary(&cut.stdout));

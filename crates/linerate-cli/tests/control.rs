@@ -242,7 +242,7 @@ fn a_socket_belongs_to_one_run_and_its_user() {
     }
     let output = as_other();
     assert!(
-        text(&output.stdout).contains("the run is another user's"),
+        text(&output.stdout).contains("the run belongs to another user"),
         "{}{}",
         text(&output.stdout),
         text(&output.stderr)
@@ -306,7 +306,7 @@ fn a_run_that_waits_for_its_link_answers() {
     let mut client = Client::connect(&socket);
     let state = client.ask("{}");
     assert_eq!((&state["seconds"], &state["ports"][0]["rx"]["packets"]), (&json!(0.0), &json!(0)), "{state}");
-    let why = "the run is waiting for its links: the rate can change once it has begun";
+    let why = "the run is waiting for its links: the rate can change once it has started";
     assert_eq!(client.ask(r#"{"rate":"1M"}"#)["error"], why);
     assert_eq!(client.ask(r#"{"pause":true}"#)["paused"], json!(true));
     assert_eq!(client.ask(r#"{"stop":true}"#)["paused"], json!(true));

@@ -209,7 +209,7 @@ fn a_recording_that_cannot_be_written_ends_the_run() {
     let summary = kit::summary(&output.stdout);
     assert_eq!(summary["lost"], 0, "{summary}");
     let said = text(&output.stderr);
-    assert!(said.contains("No space left") && said.contains("; it has 0 whole frames"), "{said}");
+    assert!(said.contains("No space left") && said.contains("; it has 0 complete frames"), "{said}");
     assert!(begin.elapsed() < Duration::from_secs(50), "it does not wait for its time");
 }
 
@@ -234,7 +234,7 @@ fn a_recording_that_may_not_grow_ends_the_run() {
     assert_eq!((&summary["packets"], &port["tx_packets"]), (&whole.into(), &whole.into()), "{summary}");
     assert_eq!(port["tx_bytes"], whole * 996, "{summary}");
     assert!(
-        said.contains(&format!("cannot write it: File too large (os error 27); it has {whole} whole frames")),
+        said.contains(&format!("cannot write it: File too large (os error 27); it has {whole} complete frames")),
         "{said}"
     );
 }

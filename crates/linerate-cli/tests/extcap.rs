@@ -331,7 +331,7 @@ fn what_cannot_be_captured_is_explained() {
     for filter in ["udp:53", "tcp:80+from:10.0.0.0/8,icmp", "", " arp "] {
         assert_eq!(place.says(&["--extcap-capture-filter", filter, "--extcap-interface=linerate"]), "");
     }
-    let refused = "udp port 53: this is no filter: there is no 'udp port 53'";
+    let refused = "udp port 53: not a valid filter: there is no 'udp port 53'";
     let said = place.says(&["--extcap-capture-filter", "udp port 53", "--extcap-interface=linerate"]);
     assert!(said.starts_with(refused) && said.contains("; try: udp:4321") && said.lines().count() == 1, "{said}");
     assert!(place.says(&["--extcap-capture-filter=--x"]).contains("'--x'"));
@@ -465,7 +465,7 @@ fn tshark_captures() {
     assert!(why.lines().any(|line| line.ends_with("10 packets captured")), "{why}");
     assert!(!why.contains("Error by extcap"), "{why}");
     let (code, said, why) = capture(&["-i", "linerate", "-f", "udp port 53"]);
-    assert!(code != Some(0) && said.is_empty() && why.contains("udp port 53: this is no filter"), "{why}");
+    assert!(code != Some(0) && said.is_empty() && why.contains("udp port 53: not a valid filter"), "{why}");
     let (code, said, why) = capture(&["-i", "linerate-vale0:a"]);
     assert!(
         code != Some(0) && said.is_empty() && why.contains("to capture copies of its packets: linerate-vale0:a+rt"),

@@ -68,7 +68,7 @@ fn files_of_streams_say_where_they_are_wrong() {
 
 #[test]
 fn wrong_names_and_options_are_usage() {
-    says(2, &["fwd", "eth0", "sim:1"], &["it has no kind in front", "did you mean xdp:eth0 or packet:eth0?"]);
+    says(2, &["fwd", "eth0", "sim:1"], &["it does not begin with a kind", "did you mean xdp:eth0 or packet:eth0?"]);
     says(
         2,
         &["fwd", "foo:0", "sim:1"],
@@ -85,7 +85,7 @@ fn wrong_names_and_options_are_usage() {
     for (packet, why) in [
         ("ip/udp", "a frame begins with eth"),
         ("eth/udp", "eth has no number for udp; give one, as eth(type=…), if it is meant"),
-        ("eth/ip(scr=1.2.3.4)/udp", "ip: 'scr' is no field; there are tos, dscp, ecn"),
+        ("eth/ip(scr=1.2.3.4)/udp", "ip: 'scr' is not a field; there are tos, dscp, ecn"),
         ("eth/ip(ttl=1-256)", "ip: ttl: '256' is too large: at most 255"),
     ] {
         says(2, &["gen", "null:", "--packet", packet], &[why]);
@@ -324,9 +324,9 @@ fn sockets_that_cannot_be_served_are_explained() {
     let folder = Folder::new("sockets");
     let there = folder.path("there");
     std::fs::write(&there, "").unwrap();
-    says(2, &["sim", "--socket", &there], &["a file that is no socket is there", "choose another path"]);
+    says(2, &["sim", "--socket", &there], &["a file that is not a socket exists there", "choose another path"]);
     let long = folder.path(&"x".repeat(120));
-    says(2, &["sim", "--socket", &long], &["and that of a socket at most 107", "choose a shorter path"]);
+    says(2, &["sim", "--socket", &long], &["a socket's path has at most 107", "choose a shorter path"]);
     let nowhere = folder.path("nowhere/card");
     says(1, &["sim", "--socket", &nowhere], &["a folder that you may write to"]);
 }

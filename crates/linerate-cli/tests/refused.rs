@@ -174,7 +174,7 @@ fn ports_that_cannot_be_opened_are_explained() {
         let said = text(&output.stderr);
         // A wrong option, filter or interface is a usage error.
         let usage =
-            [": option ", "this is no filter", "no such interface", "no port has this name", "are not possible"];
+            [": option ", "not a valid filter", "no such interface", "no port has this name", "are not possible"];
         let code = if usage.iter().any(|part| said.contains(part)) { 2 } else { 1 };
         assert_eq!(output.status.code(), Some(code), "{command}: {said}");
         said

@@ -502,7 +502,7 @@ fn what_cannot_be_replayed_is_refused() {
     refuses(2, &[&good], &["required arguments", "<PORT>"]);
     refuses(2, &[&good, &format!("pcap:{good}")], &["is opened for reading; to write to it: replay"]);
     refuses(2, &[&format!("pcap:{good}"), "null:"], &["is the name of a port; give the file instead: replay "]);
-    refuses(2, &[&good, "eth0"], &["it has no kind in front"]);
+    refuses(2, &[&good, "eth0"], &["it does not begin with a kind"]);
     refuses(1, &[&good, "pcap:/dev/full?write", "--loop", "1000", "--top"], &["No space left on device"]);
 }
 

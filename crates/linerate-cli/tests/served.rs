@@ -178,8 +178,8 @@ fn served_ports_are_listed_and_managed() {
 
     // A permanent port that no program uses.
     world.succeeds("switch create v1");
-    assert!(world.fails("switch create v1").contains("is there already"));
-    assert!(world.fails("sink netmap:v1 --seconds 1").contains("attached to no switch"));
+    assert!(world.fails("switch create v1").contains("exists already"));
+    assert!(world.fails("sink netmap:v1 --seconds 1").contains("not attached to a switch"));
     assert!(world.succeeds("switch attach vale0:v1").contains("vale0:v1 is port"));
     assert!(world.fails("switch attach vale0:v1").contains("open already"));
     // It can be attached to several switches; its own name refers to the first.
@@ -224,7 +224,11 @@ fn a_port_of_a_machine_may_have_a_name_of_its_own() {
         let said = text(&expect(2, command.arg(format!("vale2:vhost:{c}")).args(["--name", name])).stderr);
         assert!(said.contains(why), "{said}");
     }
-    assert!(world.is_usage(&format!("switch attach vale2:vhost:{c} --host")).contains("behind an interface"));
+    assert!(
+        world
+            .is_usage(&format!("switch attach vale2:vhost:{c} --host"))
+            .contains("only an interface has the kernel's stack")
+    );
     let listed = world.succeeds("switch list");
     // A machine sends 8 frames to the switch, which count as coming from its port.
     let sent = "gen virtio-user:SOCKET --count 8 --rate 1k --seconds 60".replace("SOCKET", &b);
@@ -458,9 +462,9 @@ fn a_served_port_is_handed_out_to_several_programs() {
             assert!(said.contains(why), "{port}{options}: {said}");
         };
         refused("?cluster=2&by=flow", 1, "are taken, with cluster=2");
-        refused("?cluster=3&by=flow", 1, "is handed out with cluster=2&by=flow");
-        refused("?cluster=2&by=turn", 1, "is handed out with cluster=2&by=flow");
-        refused("", 1, "is handed out with cluster=2&by=flow");
+        refused("?cluster=3&by=flow", 1, "is distributed with cluster=2&by=flow");
+        refused("?cluster=2&by=turn", 1, "is distributed with cluster=2&by=flow");
+        refused("", 1, "is distributed with cluster=2&by=flow");
         // Killed, instead of ended.
         drop(first);
         let third = sink();

@@ -76,7 +76,7 @@ fn a_server_of_another_user_is_not_used() {
     let _server = place.started(NOBODY, "serve --mode 0666", "ports/any");
     for words in ["gen vale0:a --count 1", "switch list"] {
         let said = place.fails(STRANGER, words);
-        assert!(said.contains("of user 65534 serves it, neither root nor you"), "{words}: {said}");
+        assert!(said.contains("of user 65534, neither root nor you"), "{words}: {said}");
     }
     // The server's own user may use it.
     expect(0, &mut place.command(NOBODY, "gen vale0:a --count 10 --seconds 30 --pages ordinary"));
@@ -86,7 +86,7 @@ fn a_server_of_another_user_is_not_used() {
     std::fs::set_permissions(place.ports(), std::fs::Permissions::from_mode(0o755)).unwrap();
     // No other user can serve in its place.
     let said = place.fails(STRANGER, "serve");
-    assert!(said.contains("is user 65534's, neither root's nor yours"), "{said}");
+    assert!(said.contains("belongs to user 65534, neither to root nor to you"), "{said}");
 }
 
 /// A socket to which this user may not connect may have a server. So it is not replaced as an old one, even in a folder
@@ -103,7 +103,10 @@ fn a_server_of_another_user_keeps_its_socket() {
         until("it listens", || path.exists());
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         let said = place.fails(STRANGER, &format!("gen {name} --count 1 --pages ordinary"));
-        assert!(said.contains("not for this user, and may have a server") && said.contains("another path"), "{said}");
+        assert!(
+            said.contains("a socket that this user may not access exists there") && said.contains("another path"),
+            "{said}"
+        );
         assert!(path.exists(), "{said}");
         // The server still ends normally.
         assert_eq!(server.interrupt().0, Some(0));
@@ -159,7 +162,7 @@ fn ends_of_a_pipe_are_of_one_user() {
         let sink = place.waiting(NOBODY, "sink own{1 --seconds 60 --json --pages ordinary");
         let generator = "gen own}1 --count 10 --seconds 30 --pages ordinary";
         let said = text(&expect(code, &mut place.command(STRANGER, generator)).stderr);
-        assert_eq!(said.contains("is user 65534's, and both ends share memory"), code == 1, "{said}");
+        assert_eq!(said.contains("belongs to user 65534, and both ends share memory"), code == 1, "{said}");
         expect(0, &mut place.command(NOBODY, generator));
         sink.interrupt();
         server.interrupt();

@@ -196,7 +196,7 @@ fn packets_that_a_memif_peer_had_not_taken_are_said() {
     generator.await_output("ports");
     generator.await_output("ports");
     drop(server);
-    generator.await_error("descriptors with packets at its end: they are lost");
+    generator.await_error("descriptors with packets unread: they are lost");
     generator.interrupt();
 }
 

@@ -118,13 +118,13 @@ pub enum Breach {
 
 impl Breach {
     /// The other side has truncated a file of its memory.
-    pub const TRUNCATED: Breach = Breach::Other("its memory was taken away");
+    pub const TRUNCATED: Breach = Breach::Other("its memory was truncated");
 }
 
 impl fmt::Display for Breach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Breach::Beyond { what, is, most } => write!(f, "{what} is {is}, and the most is {most}"),
+            Breach::Beyond { what, is, most } => write!(f, "{what} is {is}; the maximum is {most}"),
             Breach::Outside { what, at, len } => write!(f, "{what}, {len} bytes at {at:#x}, is outside its memory"),
             Breach::Other(what) => f.write_str(what),
         }

@@ -158,7 +158,7 @@ impl Interface {
             kind => Err(Error::interface(
                 &self.name,
                 format!("its packets have no Ethernet headers (link type {kind} of linux/if_arp.h)"),
-                "use an interface of Ethernet; tcpdump reads the packets of others".to_string(),
+                "use an Ethernet interface; tcpdump can read packets of other interfaces".to_string(),
             )),
         }
     }

@@ -43,7 +43,7 @@ fn rings(bound: &Bound) -> Vec<BoundRing> {
 
 /// Enables CSB mode, with head, cur and tail in the program's entries (`NETMAP_REQ_CSB_ENABLE`, `NETMAP_REQ_OPT_CSB`).
 pub fn enable(descriptor: &DescriptorRef, first: u64) -> Result<()> {
-    let Some(bound) = descriptor.bound() else { return refused("the descriptor is bound to no port", libc::ENXIO) };
+    let Some(bound) = descriptor.bound() else { return refused("the descriptor is not bound to a port", libc::ENXIO) };
     let found = options(first)?.into_iter().find(|(_, option)| option.reqtype == option::CSB);
     match found {
         Some(option) => enable_by(bound, option),
@@ -95,7 +95,7 @@ const STOPPING: u32 = 2;
 
 /// Stops the loop and waits until it has ended. A loop that has not started yet ends right after its start.
 pub fn stop(descriptor: &DescriptorRef) -> Result<()> {
-    let Some(bound) = descriptor.bound() else { return refused("the descriptor is bound to no port", libc::ENXIO) };
+    let Some(bound) = descriptor.bound() else { return refused("the descriptor is not bound to a port", libc::ENXIO) };
     if !bound.has_entries() {
         return refused("the port has no CSB entries", libc::EINVAL);
     }
@@ -120,7 +120,7 @@ struct Loop<'a> {
 
 /// Runs the sync loop until it is stopped.
 pub fn run(descriptor: &DescriptorRef, header: &Header) -> Result<()> {
-    let Some(bound) = descriptor.bound() else { return refused("the descriptor is bound to no port", libc::ENXIO) };
+    let Some(bound) = descriptor.bound() else { return refused("the descriptor is not bound to a port", libc::ENXIO) };
     let Some(entries) = bound.entries.get().copied() else {
         return refused("the port has no CSB entries", libc::EINVAL);
     };
@@ -134,7 +134,7 @@ pub fn run(descriptor: &DescriptorRef, header: &Header) -> Result<()> {
         events = set_status(at, result)?.unwrap_or(events);
     }
     if bound.kloop.fetch_or(RUNNING, Ordering::SeqCst) & RUNNING != 0 {
-        return refused("the loop runs already", libc::EBUSY);
+        return refused("the loop is already running", libc::EBUSY);
     }
     let (fd, port) = (descriptor.fd, bound.port());
     let syncs = Loop { fd, bound, port, rings: rings(bound), entries, events };

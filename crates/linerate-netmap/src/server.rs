@@ -116,7 +116,7 @@ pub fn start() -> Result<()> {
     let text = |text: String| CString::new(text).unwrap_or_default();
     let (loader, object) = match (loader(), object()) {
         (Some(loader), Some(object)) => (text(loader), text(object)),
-        _ => return Err(failed("the object does not find itself in memory")),
+        _ => return Err(failed("the object cannot find itself in memory")),
     };
     // The socket's descriptor in the new process, which closes all others.
     const REPLY: c_int = 3;
@@ -140,7 +140,7 @@ pub fn start() -> Result<()> {
         Ok(_) if answer == READY => Ok(()),
         // Another program has started a server at the same time.
         Ok(_) if answer.contains("another process serves it") => Ok(()),
-        Ok(0) => Err(failed("it has ended at once")),
+        Ok(0) => Err(failed("it ended immediately")),
         Ok(_) => Err(failed(&answer)),
         Err(error) => Err(failed(&error.to_string())),
     }

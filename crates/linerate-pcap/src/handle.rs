@@ -145,7 +145,7 @@ impl Handle {
             return PCAP_ERROR_ACTIVATED;
         }
         if self.settings.monitor_mode.get() {
-            self.fail("a port has no monitor mode of a radio");
+            self.fail("a port has no radio monitor mode");
             return PCAP_ERROR_RFMON_NOTSUP;
         }
         if !(1..=MAXIMUM_SNAPLEN).contains(&self.settings.snaplen.get()) {
@@ -212,7 +212,7 @@ impl Handle {
                 let mut why = "this port captures what it receives".to_string();
                 if let Ok(name) = linerate::parse(&self.name) {
                     if name.may_be_served() {
-                        why += &format!("; what it sends has the name {}+t", name.short());
+                        why += &format!("; to capture what it sends: {}+t", name.short());
                     } else if let Some(interface) = name.interface() {
                         why += &format!("; what the interface sends: capture from {interface}");
                     }
@@ -281,7 +281,9 @@ impl Handle {
         let sent = self.with_side(|side| side.as_mut().map(|side| side.send(bytes)));
         let why = match sent {
             Some(Some(Ok(true))) => return bytes.len() as c_int,
-            Some(Some(Ok(false))) => "No buffer space available: the port has taken nothing for a second".to_string(),
+            Some(Some(Ok(false))) => {
+                "No buffer space available: the port has not accepted a packet for a second".to_string()
+            }
             Some(Some(Err(error))) => reason(&error),
             Some(None) | None => {
                 "a signal handler has interrupted a call with this handle in the same thread; send outside of it"
@@ -429,7 +431,7 @@ impl Handle {
             dead => real!(pcap_geterr(dead => *mut c_void) -> *mut c_char | null_mut()),
         };
         if text.is_null() {
-            return self.fail("the system's libpcap is not there; try: apt install libpcap0.8");
+            return self.fail("the system's libpcap is not installed; try: apt install libpcap0.8");
         }
         // SAFETY: libpcap's text ends with a zero.
         let text = unsafe { std::ffi::CStr::from_ptr(text) };

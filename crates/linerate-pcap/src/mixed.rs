@@ -91,7 +91,7 @@ fn report_port(name: *const c_char) {
         && Handle::is_port(text)
     {
         report(&format!(
-            "{text}: the program has opened the system's libpcap by its path, which knows no ports; open libpcap.so.0.8"
+            "{text}: the program has opened the system's libpcap by its path, which does not support ports; open libpcap.so.0.8"
         ));
     }
 }

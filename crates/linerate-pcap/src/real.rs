@@ -48,7 +48,7 @@ fn open() -> *mut c_void {
             }
         }
     }
-    eprintln!("linerate: the system's libpcap is not there; try: apt install libpcap0.8");
+    eprintln!("linerate: the system's libpcap is not installed; try: apt install libpcap0.8");
     null_mut()
 }
 

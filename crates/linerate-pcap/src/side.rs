@@ -186,7 +186,7 @@ impl SendingSide {
                 return Err(Error::unsupported(
                     self.port.name().to_string(),
                     "sending by a parent's handle",
-                    "its queue is another process's as long as that runs; open the port in this process",
+                    "another process is using its queue; open the port in this process",
                 ));
             }
             std::thread::yield_now();

@@ -75,7 +75,7 @@ fn calls_return_the_same_on_a_port_and_on_its_interface() {
 #[test]
 fn a_refused_direction_has_an_alternative() {
     let said = World::new().start(&["outgoing", "vale64:a"]).stdout_of_success();
-    assert_eq!(said, "-1 this port captures what it receives; what it sends has the name vale64:a+t\n");
+    assert_eq!(said, "-1 this port captures what it receives; to capture what it sends: vale64:a+t\n");
     let namespace = Namespace::new("direction");
     let outgoing = |device: &str, is_ours| {
         let mut command = namespace.command(&program().display().to_string(), is_ours);

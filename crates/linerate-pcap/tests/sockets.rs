@@ -451,8 +451,7 @@ fn ports_of_one_process_are_reported() {
     let mut command = Command::new(program());
     command.args(["calls", "vale120:a"]).env("LD_PRELOAD", object()).env("LINERATE_PORTS", scratch.path());
     let (_, _, errors) = Process::start(&mut command).end();
-    let report =
-        "linerate: nothing else reaches vale120:a, which is in this process; for ports of several: linerate serve";
+    let report = "linerate: vale120:a exists only in this process; to share ports between processes: linerate serve";
     assert_eq!(errors.lines().filter(|line| *line == report).count(), 1, "{errors}");
 }
 

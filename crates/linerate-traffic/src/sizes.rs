@@ -114,7 +114,7 @@ fn size(text: &str) -> Result<u16, String> {
         Ok(size @ 60..64) => Err(format!("it must be 64 to 9732, CRC included ({text} + 4 = {})", size + 4)),
         Ok(_) => Err("it must be 64 to 9732, CRC included".to_string()),
         Err(_) => Err(format!(
-            "'{text}' is no size: it must be 64 to 9732, CRC included, a range as 64-1518, a mix as {IMIX}, or imix"
+            "'{text}' is not a size: it must be 64 to 9732, CRC included, a range as 64-1518, a mix as {IMIX}, or imix"
         )),
     }
 }
@@ -149,13 +149,13 @@ mod tests {
             ("60", "(60 + 4 = 64)"),
             ("12", "64 to 9732"),
             ("9733", "64 to 9732"),
-            ("", "no size"),
+            ("", "not a size"),
             ("128-64", "ends before it begins"),
             ("64:0", "not a size and a number of frames"),
             ("64:x,128:1", "not a size and a number of frames"),
             ("64:9999,128:9", "at most 10000"),
             ("64:4294967295,65:4294967295", "not a size"),
-            ("1m", "no size"),
+            ("1m", "not a size"),
         ] {
             let said = text.parse::<Sizes>().unwrap_err();
             assert!(said.why().contains(why), "{text}: {said}");

@@ -293,7 +293,7 @@ fn consumers_get_every_frame_once_and_in_the_order_of_its_flow() {
     for (len, name) in [(60, "one"), (5000, "three")] {
         let mut bench = Bench::new(name, "cluster=4&by=flow");
         assert_eq!(bench.port.info().rx_queues, 4);
-        assert!(bench.port.info().description.contains("handed out to 4 by flow"));
+        assert!(bench.port.info().description.contains("distributed to 4 by flow"));
         let mut consumers = bench.consumers::<4>();
         let mut next = HashMap::<u16, u32>::new();
         for round in 0..50u32 {
@@ -688,20 +688,23 @@ fn clients_that_ask_for_another_cluster_are_refused() {
     let served = Served::new("valerefuse");
     let message = |result: linerate::Result<SoftwarePort<ServedPort>>| result.map(drop).unwrap_err().with_hint();
     for (shares, by) in [(0, "flow"), (65, "flow"), (2, "x"), (2, "flow&flow=all")] {
-        assert!(message(served.client(shares, by)).contains(&format!("handed out to {shares} clients by {by:?}")));
+        assert!(message(served.client(shares, by)).contains(&format!("distributed to {shares} clients by {by:?}")));
     }
     let mut ports = [0, 1, 2].map(|_| served.client(2, "flow").unwrap());
     for (shares, by) in [(3, "flow"), (2, "inner")] {
         let message = message(served.client(shares, by));
-        assert!(message.contains("valerefuse:a: it is handed out with cluster=2&by=flow"), "{message}");
+        assert!(message.contains("valerefuse:a: it is distributed with cluster=2&by=flow"), "{message}");
     }
     let plain = message(served.open("a", None));
-    assert!(plain.contains("is handed out with cluster=2&by=flow"), "{plain}");
+    assert!(plain.contains("is distributed with cluster=2&by=flow"), "{plain}");
     let _queues = [ports[0].rx(0).unwrap(), ports[1].rx(0).unwrap()];
     let full = ports[2].rx(0).map(drop).unwrap_err().with_hint();
     assert!(full.contains("valerefuse:a: all 2 queues are taken, with cluster=2"), "{full}");
     let _whole = served.open("b", None).unwrap();
     let cluster = || Some(ClusterRequest { shares: 2, by: "flow".to_string() });
-    assert!(message(served.open("b", cluster())).contains("valerefuse:b: it is open, and not handed out"));
+    assert!(
+        message(served.open("b", cluster()))
+            .contains("valerefuse:b: it is open, and not distributed to several clients")
+    );
     assert!(message(open(served.folder.path(), "x{1", cluster())).contains("pipes, monitors"));
 }

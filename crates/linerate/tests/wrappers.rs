@@ -148,7 +148,7 @@ fn wrong_faults_are_explained() {
     assert!(error("faulty:null:?drop=2").contains("a probability such as 1%"));
     assert!(error("faulty:null:?drop=x%").contains("a probability such as 1%"));
     assert!(error("faulty:null:?lose=1%").contains("no such option"), "the inner port does not know it either");
-    assert!(error("faulty:nothing").contains("no kind"));
+    assert!(error("faulty:nothing").contains("begin with a kind"));
     assert!(error("recorded:null:").contains("recorded:PORT?to=FILE"));
     assert!(error("recorded:null:?to=/nowhere/x").contains("cannot write it"));
 }

@@ -109,13 +109,13 @@ fn check_bus(
     queue_of: impl FnOnce(DeviceAddress) -> Option<(&'static str, usize)>,
 ) -> Result<()> {
     if bus.is_being_removed() {
-        return Err(Error::new(ErrorKind::Gone, port, "the card is being unplugged: the system wants it back")
+        return Err(Error::new(ErrorKind::Gone, port, "the card is being unplugged: the kernel has asked for it back")
             .with_remedy(Remedy::Step("the port is closed; open it again when it is back".into())));
     }
     let Some(Fault { address, write }) = bus.fault() else { return Ok(()) };
     let queue = match queue_of(address) {
-        Some((direction, queue)) => format!("a descriptor of {direction} queue {queue} names it"),
-        None => "no queue's descriptors name it".to_string(),
+        Some((direction, queue)) => format!("a descriptor of {direction} queue {queue} points to it"),
+        None => "no queue's descriptors point to it".to_string(),
     };
     let access = if write { "writing to" } else { "reading from" };
     let why =

@@ -142,7 +142,7 @@ pub fn give_back(address: &str) -> Result<()> {
     }
     .map_err(|error| {
         let driver = wanted.as_deref().unwrap_or("its driver");
-        card.error(format!("{driver} did not take it back: {error}"), format!("sudo modprobe {driver}, then again"))
+        card.error(format!("{driver} did not bind to it again: {error}"), format!("sudo modprobe {driver}, then again"))
     })
 }
 
@@ -209,7 +209,7 @@ fn bind(card: &NetworkCard, driver: &str) -> io::Result<()> {
     fs::write("/sys/bus/pci/drivers_probe", &card.address)?;
     match NetworkCard::find(&card.address) {
         Ok(now) if now.driver.as_deref() == Some(driver) => Ok(()),
-        _ => Err(io::Error::other(format!("{driver} did not take it"))),
+        _ => Err(io::Error::other(format!("{driver} did not bind to it"))),
     }
 }
 

@@ -50,7 +50,7 @@ pub fn open(card: &NetworkCard, wanted: Option<TakeFromKernel>) -> Result<(Arc<d
     let card = NetworkCard::find(&card.address)?;
     let driver = card.driver.as_deref();
     if !bind::is_user_space_driver(driver) {
-        let why = format!("the kernel has it: driver {}", driver.unwrap_or_default());
+        let why = format!("the kernel is using it: driver {}", driver.unwrap_or_default());
         return Err(card.error(why, bind::advice(&card)));
     }
     if bind::is_vfio(driver) {

@@ -32,7 +32,7 @@ impl Uio {
         let path = card.folder().join("config");
         let config = OpenOptions::new().read(true).write(true).open(&path).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => card.error(
-                "without an IOMMU a card reaches all memory of the machine, so uio is for root only",
+                "without an IOMMU a card can access all memory of the machine, so uio requires root",
                 Remedy::TakeOverVfio { address: card.address.clone() },
             ),
             _ => card.error(format!("{} cannot be opened: {error}", path.display()), Remedy::ChooseCard),

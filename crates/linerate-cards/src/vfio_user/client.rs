@@ -81,14 +81,14 @@ impl VfioUser {
             })?;
         if !Version::read_from_prefix(&reply).is_ok_and(|(version, _)| version.major == 0) {
             return Err(card(
-                "the server speaks another version of the protocol".to_string(),
+                "the server uses another version of the protocol".to_string(),
                 "update the server, or linerate".into(),
             ));
         }
         let device = VfioUser { path: path.to_string(), link: Arc::new(link), maps: Mutex::default() };
         let info: DeviceInfo = device.ask(command::DEVICE_GET_INFO, &DeviceInfo::default())?;
         if info.flags & VFIO_DEVICE_FLAGS_PCI == 0 {
-            return Err(card("it is no PCI device".to_string(), "serve a PCI device".into()));
+            return Err(card("it is not a PCI device".to_string(), "serve a PCI device".into()));
         }
         config::enable(&device)?;
         Ok(Arc::new(device))
@@ -378,7 +378,7 @@ mod tests {
             let (device, _) = connect(&format!("pci{flags}"), flags, unchanged());
             match is_pci {
                 true => assert!(device.unwrap().address().ends_with(&format!("pci{flags}"))),
-                false => assert!(message(device).contains("no PCI device")),
+                false => assert!(message(device).contains("not a PCI device")),
             }
         }
     }

@@ -114,7 +114,8 @@ impl Control {
                 let is_ours = socket_peercred(&client)
                     .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid());
                 if !is_ours || !clients.add(&client) {
-                    let _ = refuse(client, if is_ours { "too many clients" } else { "the run is another user's" });
+                    let _ =
+                        refuse(client, if is_ours { "too many clients" } else { "the run belongs to another user" });
                     continue;
                 }
                 let (sender, clients_of, client) = (sender.clone(), clients.clone(), Arc::new(client));

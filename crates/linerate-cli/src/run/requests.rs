@@ -16,7 +16,7 @@ impl Run {
     pub(super) fn answer_before_start(&self, PendingRequest { request, answer }: PendingRequest) -> Result<(), Error> {
         let now = self.ports.counters()?;
         let done = match request.rate {
-            Some(_) => Err("the run is waiting for its links: the rate can change once it has begun".to_string()),
+            Some(_) => Err("the run is waiting for its links: the rate can change once it has started".to_string()),
             None => self.live.apply(&request, 0.0, &self.ports.devices[0], || 0.0),
         };
         let state = |_| self.state(0.0, [now.as_slice(); 3], SHORTEST);

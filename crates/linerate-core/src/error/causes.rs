@@ -9,7 +9,7 @@ use super::{Error, ErrorKind, Remedy};
 impl Error {
     /// Returns the error for text that is not a port name.
     pub fn bad_name(name: impl Into<String>, why: impl std::fmt::Display) -> Error {
-        let remedy = "sim:0 (an 82599 model inside this process), or `linerate ports` for what is here";
+        let remedy = "sim:0 (an 82599 model inside this process), or `linerate ports` for those of this machine";
         Error::new(ErrorKind::BadName, name, format!("no port has this name: {why}")).with_remedy(remedy)
     }
 
@@ -188,7 +188,7 @@ impl Error {
 
     /// Returns the error for a name without a server in the folder of sockets.
     pub fn no_server(name: impl Into<String>, folder: &Path) -> Error {
-        Error::new(ErrorKind::NotServed, name, format!("no server has it in {}", folder.display()))
+        Error::new(ErrorKind::NotServed, name, format!("no server in {} has it", folder.display()))
             .with_remedy("linerate serve")
     }
 

@@ -18,7 +18,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// ```
 /// let Err(error) = linerate::open(["eth9"]) else { panic!("no port has this name") };
 /// assert_eq!(error.kind(), linerate::ErrorKind::BadName);
-/// assert_eq!(error.to_string(), "eth9: no port has this name: it has no kind in front, as in kind:name");
+/// assert_eq!(error.to_string(), "eth9: no port has this name: it does not begin with a kind, as in kind:name");
 /// assert!(error.remedy().unwrap().to_string().starts_with("did you mean xdp:eth9"));
 /// ```
 #[derive(Clone)]

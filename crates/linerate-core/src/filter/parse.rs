@@ -24,7 +24,7 @@ impl FromStr for Filter {
             let mut alternatives = vec![Match::default()];
             for part in one.split('+') {
                 alternatives = add(&alternatives, part.trim()).map_err(|why| {
-                    Error::new(ErrorKind::BadFilter, text, format!("this is no filter: {why}"))
+                    Error::new(ErrorKind::BadFilter, text, format!("not a valid filter: {why}"))
                         .with_remedy("udp:4321, or tcp:80+from:10.0.0.0/8,icmp")
                 })?;
             }

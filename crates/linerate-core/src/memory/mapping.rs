@@ -253,7 +253,7 @@ impl Mapping {
             let entry = u64::from_le_bytes(entry);
             // Without privileges, the kernel reports frame 0.
             if entry & PRESENT == 0 || entry & FRAME == 0 {
-                let why = io::Error::new(io::ErrorKind::PermissionDenied, "physical addresses are for root only");
+                let why = io::Error::new(io::ErrorKind::PermissionDenied, "only root can read physical addresses");
                 return Err(Error::system("reading /proc/self/pagemap", why));
             }
             Ok((entry & FRAME) * ordinary as u64)

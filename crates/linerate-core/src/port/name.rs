@@ -50,14 +50,14 @@ pub const CLUSTER: PortOption = PortOption {
     name: "cluster",
     value: Value::Number(1, 64),
     default: "",
-    help: "the number of consumers that packets are handed out to",
+    help: "the number of consumers that packets are distributed to",
 };
 /// The option for how a port's packets are distributed to consumers. Every kind has it.
 pub const BY: PortOption = PortOption {
     name: "by",
     value: Value::Text("HOW"),
     default: "flow",
-    help: "how packets are handed out to consumers: flow, turn and others",
+    help: "how packets are distributed to consumers: flow, turn and others",
 };
 
 /// The error text for an unknown option.
@@ -392,7 +392,7 @@ fn with_options<'a>(short: &str, options: impl Iterator<Item = (&'a str, &'a str
 fn no_kind(address: &str, kinds: &[&'static Description]) -> Error {
     let prefix = match address.split_once(':') {
         None | Some(("", _)) => {
-            let error = Error::bad_name(address, "it has no kind in front, as in kind:name");
+            let error = Error::bad_name(address, "it does not begin with a kind, as in kind:name");
             let may_be_interface = (1..=15).contains(&address.len())
                 && !address.contains(|c: char| c.is_whitespace() || ":/{}+*^".contains(c));
             let meant = match kinds.iter().find(|kind| kind.prefix == address) {
@@ -402,7 +402,7 @@ fn no_kind(address: &str, kinds: &[&'static Description]) -> Error {
                 None => return error,
             };
             return error.with_remedy(Remedy::Step(
-                format!("did you mean {meant}? `linerate ports` shows what is here").into(),
+                format!("did you mean {meant}? `linerate ports` lists those of this machine").into(),
             ));
         }
         Some((prefix, _)) => prefix,

@@ -73,20 +73,20 @@ pub fn listen_as(kind: SocketType, path: &Path) -> Result<UnixListener> {
             }
             Err((Some(Errno::ACCESS), _)) => {
                 return Err(fail(
-                    "a socket is there that is not for this user, and may have a server".to_string(),
+                    "a socket that this user may not access exists there, and a server may be using it".to_string(),
                     "choose another path",
                 ));
             }
             // For example, no descriptor is free. Do not remove the socket of a running server.
             Err((_, error)) => {
                 return Err(fail(
-                    format!("a socket is there, and whether it has a server is not known: {error}"),
+                    format!("a socket exists there, and it is not known whether a server is using it: {error}"),
                     "choose another path, or remove the socket if no server listens there",
                 ));
             }
         }
         std::fs::remove_file(path)
-            .map_err(|e| fail(format!("an old socket is there and cannot be removed: {e}"), "remove it"))?;
+            .map_err(|e| fail(format!("an old socket exists there and cannot be removed: {e}"), "remove it"))?;
     }
     let bind = || {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -97,11 +97,11 @@ pub fn listen_as(kind: SocketType, path: &Path) -> Result<UnixListener> {
     };
     bind().map_err(|e: std::io::Error| match e.kind() {
         std::io::ErrorKind::AddrInUse => {
-            bad_path("a file that is no socket is there".to_string(), "choose another path, or remove the file")
+            bad_path("a file that is not a socket exists there".to_string(), "choose another path, or remove the file")
         }
         // unix(7): `sun_path` has 108 bytes, of which the last is 0.
         _ if path.as_os_str().len() > LONGEST_PATH => bad_path(
-            format!("its path has {} bytes, and that of a socket at most {LONGEST_PATH}", path.as_os_str().len()),
+            format!("its path has {} bytes; a socket's path has at most {LONGEST_PATH}", path.as_os_str().len()),
             "choose a shorter path",
         ),
         _ => fail(format!("cannot listen there: {e}"), "choose a path in a folder that you may write to"),

@@ -122,7 +122,7 @@ impl Lobby {
                 return true;
             }
             if self.waiting.len() > MOST {
-                tracing::debug!("the oldest of {MOST} silent connections is closed");
+                tracing::debug!("closing the oldest of {MOST} silent connections");
                 self.waiting.remove(0);
             }
         }
@@ -141,7 +141,7 @@ impl Lobby {
                 }
                 late => {
                     if late.is_ok() {
-                        tracing::warn!("a connection is closed: no whole message came within {PEER_TIMEOUT:?}");
+                        tracing::warn!("closing a connection: no complete message arrived within {PEER_TIMEOUT:?}");
                     }
                     self.waiting.remove(at);
                 }

@@ -83,7 +83,7 @@ impl Peers {
             return refused(error.to_string(), "ask the server's owner for access to the socket and its folder");
         }
         if std::fs::metadata(path).is_ok_and(|there| !there.file_type().is_socket()) {
-            return refused("it is no socket".to_string(), "name the socket at which the other side listens");
+            return refused("it is not a socket".to_string(), "name the socket at which the other side listens");
         }
         Ok(Peers::Server { kind, path: path.to_path_buf(), user: OnceLock::new() })
     }
@@ -126,9 +126,10 @@ impl Peers {
             }
             let connected = connect_as(kind, path).and_then(|socket| match self.is_trusted(&socket) {
                 true => socket.set_nonblocking(true).map(|()| socket),
-                false => {
-                    Err(std::io::Error::new(ErrorKind::PermissionDenied, "another user than before listens there"))
-                }
+                false => Err(std::io::Error::new(
+                    ErrorKind::PermissionDenied,
+                    "the server there now belongs to another user",
+                )),
             });
             // It is normal that the server does not listen yet. Warn about other errors, which last until they are
             // fixed.
@@ -139,7 +140,7 @@ impl Peers {
             if let Some(error) = failed
                 && reported.replace(error.kind()) != Some(error.kind())
             {
-                tracing::warn!("{}: {error}; tries again", path.display());
+                tracing::warn!("{}: {error}; retrying", path.display());
             }
             // Check `stop` also if the server always accepts.
             let pause = if connected.is_ok() { &NO_TIME } else { &RETRY_INTERVAL };

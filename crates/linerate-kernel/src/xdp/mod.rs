@@ -444,6 +444,6 @@ pub fn fuzz_program(filter: &linerate_core::filter::Filter) -> Option<usize> {
 
 /// Returns the error for a kernel or an interface without AF_XDP.
 fn no_xdp(interface: &str, why: impl Into<Cow<'static, str>>) -> Error {
-    let remedy = format!("packet:{interface}, which needs nothing of the driver, and copies each packet");
+    let remedy = format!("packet:{interface}, which works with any driver but copies each packet");
     Error::new(ErrorKind::Unsupported, interface, why).with_remedy(remedy)
 }

@@ -126,12 +126,12 @@ fn run(peers: &Peers, stop: &Interrupt, options: &ConnectionOptions, shared: &Sh
         }
         last_end = text;
         if let Some(pending @ 1..) = last.as_ref().map(|last| last.pending()).filter(|_| !matches!(end, End::Stopped)) {
-            tracing::warn!("the peer had not taken {pending} descriptors with packets at its end: they are lost");
+            tracing::warn!("the peer left {pending} descriptors with packets unread: they are lost");
         }
         if let Some(last) = last.filter(|last| last.lends())
             && !session.is_gone()
         {
-            tracing::warn!("the server keeps the connection, and the buffers that it has");
+            tracing::warn!("the server keeps the connection open, so the buffers lent to it are not reused");
             last.leak_lent_buffers();
         }
         if matches!(end, End::Stopped) {
@@ -168,7 +168,7 @@ impl End {
         match self {
             End::Stopped => Some("the port is closed".to_string()),
             End::Refused(why) => Some(why.to_string()),
-            End::Broken(breach) => Some(format!("a ring breaks the rules: {breach}")),
+            End::Broken(breach) => Some(format!("a ring violates the protocol: {breach}")),
             End::Late => Some("the connection was not complete in time".to_string()),
             End::Failed(_) => Some("no memory".to_string()),
             End::Gone | End::Disconnected(_) | End::Secret(_) => None,
@@ -183,7 +183,7 @@ impl fmt::Display for End {
             End::Gone => f.write_str("the peer has closed the connection"),
             End::Disconnected(why) | End::Secret(why) => write!(f, "the peer ends the connection: {why}"),
             End::Refused(why) => write!(f, "the peer is refused: {why}"),
-            End::Broken(breach) => write!(f, "the peer is refused: a ring breaks the rules: {breach}"),
+            End::Broken(breach) => write!(f, "the peer is refused: a ring violates the protocol: {breach}"),
             End::Late => write!(f, "the peer did not connect within {} s", PEER_TIMEOUT.as_secs()),
             End::Failed(error) => error.fmt(f),
         }
@@ -275,11 +275,11 @@ impl Session<'_> {
     fn check(&self, init: &Init) -> std::result::Result<(), End> {
         let none = Secret::default();
         let why = if init.version.get() != VERSION {
-            "another version; version 2.0 is spoken here"
+            "unsupported version; only 2.0 is supported"
         } else if init.id.get() != self.options.id {
             "the id is not found; both sides need the same id=N"
         } else if init.mode != ETHERNET {
-            "another mode; only ethernet is spoken here"
+            "unsupported mode; only ethernet is supported"
         } else if self.options.secret != none && text_of(&init.secret) != text_of(&self.options.secret) {
             "the secret is wrong; both sides need the same secret=TEXT"
         } else {
@@ -295,7 +295,7 @@ impl Session<'_> {
         let (hello, _) = self.receive_kind(deadline, kind::HELLO)?;
         let hello: Hello = hello.body();
         if !(hello.min_version.get()..=hello.max_version.get()).contains(&VERSION) {
-            return Err(End::Refused("another version; version 2.0 is spoken here"));
+            return Err(End::Refused("unsupported version; only 2.0 is supported"));
         }
         let sends = options.tx_queues.min(hello.max_c2s_ring.get().saturating_add(1)).min(limits[0]);
         let receives = options.rx_queues.min(hello.max_s2c_ring.get().saturating_add(1)).min(limits[1]);
@@ -322,7 +322,7 @@ impl Session<'_> {
         // SAFETY: the mapping is for the peer, which accesses only the buffers lent to it.
         let lent = options.lends.as_ref().map(|(pool, _)| unsafe { pool.region().mapping() });
         if lent.is_some() && hello.max_region.get() < LENT {
-            return Err(End::Refused("it takes one region only; without zero-copy=on it needs no other"));
+            return Err(End::Refused("the server accepts only one region; open the port without zero-copy=on"));
         }
         let regions = Arc::new(Regions::own(rings * (bytes_of(size) + copied), lent)?);
         for (index, (mapping, len)) in (0u16..).zip(regions.shared()) {
@@ -541,8 +541,8 @@ fn add_ring(
 ) -> std::result::Result<(), End> {
     let rings = if ring.flags.get() & CLIENT_TO_SERVER != 0 { receives } else { sends };
     let slot = rings.get_mut(usize::from(ring.index.get())).filter(|slot| slot.is_none());
-    let slot = slot.ok_or(End::Refused("the ring's index is beyond the port's queues, or there already"))?;
-    let event = Interrupt::of_peer(file).map_err(|_| End::Refused("the ring's descriptor is no eventfd"))?;
+    let slot = slot.ok_or(End::Refused("the ring's index exceeds the port's queues, or is already in use"))?;
+    let event = Interrupt::of_peer(file).map_err(|_| End::Refused("the ring's descriptor is not an eventfd"))?;
     let location = RingLocation {
         region: ring.region.get(),
         offset: ring.offset.get(),

@@ -458,9 +458,9 @@ fn hear(connection: &mut Connection) -> Option<(u16, Header, Vec<OwnedFd>)> {
 fn a_client_that_breaks_the_protocol_hears_why_and_loses_its_connection_alone() {
     type Violation = fn(&Peer);
     let violations: [(&str, Violation); 20] = [
-        ("another version", |peer| peer.say(kind::INIT, &Init { version: 0x300.into(), ..peer.init() }, &[])),
+        ("unsupported version", |peer| peer.say(kind::INIT, &Init { version: 0x300.into(), ..peer.init() }, &[])),
         ("the id is not found", |peer| peer.say(kind::INIT, &Init { id: 1.into(), ..peer.init() }, &[])),
-        ("another mode", |peer| peer.say(kind::INIT, &Init { mode: 1, ..peer.init() }, &[])),
+        ("unsupported mode", |peer| peer.say(kind::INIT, &Init { mode: 1, ..peer.init() }, &[])),
         ("the secret is wrong", |peer| peer.say(kind::INIT, &Init { secret: field("wor"), ..peer.init() }, &[])),
         ("the secret is wrong", |peer| peer.say(kind::INIT, &Init { secret: field(""), ..peer.init() }, &[])),
         ("the secret is wrong", |peer| peer.say(kind::INIT, &Init { secret: field("words"), ..peer.init() }, &[])),
@@ -487,15 +487,15 @@ fn a_client_that_breaks_the_protocol_hears_why_and_loses_its_connection_alone() 
             peer.say(kind::INIT, &peer.init(), &[]);
             peer.say(kind::ADD_REGION, &peer.region(), &[pipe.as_fd()]);
         }),
-        ("no eventfd", |peer| {
+        ("not an eventfd", |peer| {
             peer.say(kind::INIT, &peer.init(), &[]);
             peer.say(kind::ADD_RING, &peer.ring(0), &[peer.file.as_fd()]);
         }),
-        ("beyond the port's queues", |peer| {
+        ("exceeds the port's queues", |peer| {
             peer.say(kind::INIT, &peer.init(), &[]);
             peer.say(kind::ADD_RING, &AddRing { index: 1.into(), ..peer.ring(0) }, &[peer.events[0].as_fd()]);
         }),
-        ("or there already", |peer| {
+        ("or is already in use", |peer| {
             peer.say(kind::INIT, &peer.init(), &[]);
             peer.say(kind::ADD_RING, &peer.ring(0), &[peer.events[0].as_fd()]);
             peer.say(kind::ADD_RING, &peer.ring(0), &[peer.events[0].as_fd()]);
@@ -671,9 +671,9 @@ fn a_ring_of_a_lying_client_is_given_up() {
         batch.push(&pool, &[1; 60]);
         tx.send(&mut batch);
         let (_, reason) = peer.end();
-        assert!(reason.contains("breaks the rules"), "{what}: {reason}");
+        assert!(reason.contains("violates the protocol"), "{what}: {reason}");
         // The rule, and the value that the peer has written.
-        let is_named = reason.ends_with(&format!("is {}, and the most is {SIZE}", SIZE + 1));
+        let is_named = reason.ends_with(&format!("is {}; the maximum is {SIZE}", SIZE + 1));
         let is_beyond = ["a head beyond the ring", "a packet without an end", "more buffers than the ring has"];
         assert_eq!(is_named, is_beyond.contains(&what), "{what}: {reason}");
         let drops = server.statistics().unwrap().drops;
@@ -789,7 +789,7 @@ fn memory_that_goes_away_ends_the_connection_and_not_the_process() {
             tx.send(&mut batch);
             server.link().unwrap() == Link::Down
         });
-        assert!(peer.end().1.contains("memory was taken away"));
+        assert!(peer.end().1.contains("memory was truncated"));
     }
     drop((rx, tx));
     assert_eq!(pool.available(), BUFFERS);
@@ -909,7 +909,7 @@ fn a_lying_server_ends_its_connection(copies: &str) {
         assert!(batch.is_empty(), "{what}");
         batch.push(&pool, &[9; 60]);
         tx.send(&mut batch);
-        assert!(peer.end().1.contains("breaks the rules"), "{what}");
+        assert!(peer.end().1.contains("violates the protocol"), "{what}");
         let drops = client.statistics().unwrap().drops;
         assert_eq!(drops.malformed + drops.tx_too_long, n as u64 + 1, "{what}");
     }
@@ -937,7 +937,7 @@ fn what_is_lent_comes_back_when_its_server_is_gone_or_never() {
     peer.client_words(1)[32].store(66, Release);
     rx.recv(&mut Batch::new());
     tx.send(&mut Batch::new());
-    assert!(peer.end().1.contains("breaks the rules"));
+    assert!(peer.end().1.contains("violates the protocol"));
     assert_eq!(pool.available(), BUFFERS - 65);
     drop(peer);
     // Each queue must poll, too.
@@ -969,7 +969,7 @@ fn a_client_hears_its_server_s_bounds() {
     connection.send(Header::new(kind::HELLO, &newer), &[], &[]).unwrap();
     let (kind, message, _) = hear(&mut connection).unwrap();
     assert_eq!(kind, kind::DISCONNECT);
-    assert!(text(&message.body::<Disconnect>().reason).contains("version 2.0"));
+    assert!(text(&message.body::<Disconnect>().reason).contains("only 2.0 is supported"));
     drop(connection);
     // The server has no second region, for packets.
     let mut connection = accepted(&listener);

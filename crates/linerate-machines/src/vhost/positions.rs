@@ -75,14 +75,14 @@ impl PositionFile {
             && found.st_mode & 0o077 == 0
             && found.st_nlink == 1;
         if !is_own || ![0, LEN as i64].contains(&found.st_size) {
-            return Err(fail("it is no file of places of this user's alone".to_string(), "remove it"));
+            return Err(fail("it is not a ring-position file that only this user can access".to_string(), "remove it"));
         }
         flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| fail("another process uses it".to_string(), "choose another path, or stop that process"))?;
         // The previous process may just have removed it.
         let there = stat(&path).ok().map(|there| (there.st_dev, there.st_ino));
         if there != Some((found.st_dev, found.st_ino)) {
-            return Err(fail("another process has removed it just now".to_string(), "open the port again"));
+            return Err(fail("another process has just removed it".to_string(), "open the port again"));
         }
         if found.st_size == 0 {
             let mut page = [0; LEN];
@@ -98,7 +98,7 @@ impl PositionFile {
         // SAFETY: the mapping is never lent as a slice.
         let words = unsafe { DmaArray::<AtomicU64>::new(&mapping, 0, WORDS) };
         if words[0].load(Relaxed) != MAGIC {
-            return Err(fail("it is no file of places".to_string(), "remove it"));
+            return Err(fail("it is not a ring-position file".to_string(), "remove it"));
         }
         Ok(PositionFile { words, path })
     }

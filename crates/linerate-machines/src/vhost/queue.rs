@@ -405,10 +405,10 @@ impl Chain {
         let mapped = mapped.ok_or(Breach::Outside { what: "an indirect table", at, len: len as u64 })?;
         let count = len / SIZE;
         if count == 0 || !len.is_multiple_of(SIZE) {
-            return Err(Breach::Other("the length of an indirect table is 0, or no multiple of 16"));
+            return Err(Breach::Other("the length of an indirect table is 0, or not a multiple of 16"));
         }
         if table.flags & NEXT != 0 {
-            return Err(Breach::Other("a chain goes on behind an indirect table"));
+            return Err(Breach::Other("a chain continues after an indirect table"));
         }
         let mut number = 0;
         for done in 1..=count.min(MOST_PARTS) {
@@ -417,7 +417,7 @@ impl Chain {
             let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
             let descriptor = R::of_table(word(0), word(8), number, count);
             if descriptor.flags & INDIRECT != 0 {
-                return Err(Breach::Other("an indirect table has another one"));
+                return Err(Breach::Other("an indirect table contains another one"));
             }
             self.add(memory, descriptor, writable)?;
             if descriptor.flags & NEXT == 0 {

@@ -81,12 +81,12 @@ fn run(peers: &Peers, stop: &Interrupt, shared: &Arc<Shared>) {
         // QEMU repeats this; the warning appears once.
         if end == End::Early && !std::mem::replace(&mut is_noted, true) {
             tracing::warn!(
-                "the front end has asked what the port has, and ended its connection: it may need more; a machine that runs needs \
-                 the options (packed, offloads, queues, mtu) with which its port was there before"
+                "the front end disconnected after asking for the port's features: it may need more; a running machine needs \
+                 the options (packed, offloads, queues, mtu) that its port had before"
             );
         }
         is_noted &= end == End::Early;
-        tracing::debug!("the front end is gone");
+        tracing::debug!("the front end has disconnected");
         shared.is_connected.store(false, SeqCst);
         peers.pause(stop);
     }
@@ -151,7 +151,9 @@ impl Session {
         loop {
             let left = expected_since.map(|since| PEER_TIMEOUT.saturating_sub(since.elapsed()));
             if left.is_some_and(|left| left.is_zero()) {
-                tracing::warn!("the front end's connection is ended: no whole message came within {PEER_TIMEOUT:?}");
+                tracing::warn!(
+                    "closing the front end's connection: no complete message arrived within {PEER_TIMEOUT:?}"
+                );
                 return End::Other;
             }
             let longest = left.and_then(|left| Timespec::try_from(left).ok());
@@ -191,7 +193,7 @@ impl Session {
     fn handle(&mut self, mut message: Message) -> io::Result<()> {
         let Header { request, flags, .. } = message.header;
         if flags & (flag::VERSION_BITS | flag::REPLY) != flag::VERSION {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is a reply, or of another version than 1"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is a reply, or its version is not 1"));
         }
         let descriptors = std::mem::take(&mut message.descriptors);
         let answer = match Request::try_from(request) {
@@ -473,7 +475,7 @@ fn event(number: u64, mut descriptors: Vec<OwnedFd>) -> std::result::Result<Opti
         return Ok(None);
     }
     let descriptor = descriptors.pop().ok_or(Refused::Message("it needs a descriptor"))?;
-    let event = Interrupt::of_peer(descriptor).map_err(|_| Refused::Message("its descriptor is no eventfd"))?;
+    let event = Interrupt::of_peer(descriptor).map_err(|_| Refused::Message("its descriptor is not an eventfd"))?;
     Ok(Some(Arc::new(event)))
 }
 

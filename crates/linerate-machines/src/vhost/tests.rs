@@ -866,7 +866,9 @@ fn a_path_where_no_server_can_be_is_an_error() {
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
     let long = folder.path().join("x".repeat(108));
-    for (path, why) in [(&file, "it is no socket"), (&folder.path().into(), "it is no socket"), (&long, "too long")] {
+    for (path, why) in
+        [(&file, "it is not a socket"), (&folder.path().into(), "it is not a socket"), (&long, "too long")]
+    {
         for name in [format!("vhost:{}?client=on", path.display()), format!("memif:{}", path.display())] {
             let error = Options { pool: Some(pool()), ..Options::default() }.open([&*name]).map(drop).unwrap_err();
             assert!(error.kind() == ErrorKind::Unusable && error.to_string().contains(why), "{name}: {error}");

@@ -318,7 +318,7 @@ impl QueueRing {
         let breach = if is_taken { Breach::TRUNCATED } else { breach };
         let _of_port = span_of(&self.vring.port).entered();
         tracing::warn!(
-            "a ring of the front end's breaks the rules: {breach}; nothing is taken from it until its driver starts it again"
+            "the front end's ring is invalid: {breach}; the queue stays stopped until the driver restarts it"
         );
         // Chains before the breach may have been used.
         self.running.take().iter().for_each(|running| _ = running.setup.log_ring());

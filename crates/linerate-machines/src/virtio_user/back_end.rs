@@ -198,7 +198,7 @@ impl BackEnd {
             }
             if was_alive && !self.link.is_alive() && !self.link.is_gone() {
                 let why = self.link.failure().unwrap_or_default();
-                tracing::warn!("{why}: its rings may not be stopped, and their memory is not used again");
+                tracing::warn!("{why}: its rings may still be running, so their memory is not reused");
             }
         }
     }

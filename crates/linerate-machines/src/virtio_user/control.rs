@@ -140,7 +140,7 @@ fn run(peers: &Peers, stop: &Interrupt, shared: &Shared, first: Option<Arc<BackE
             if !watch(&back_end, stop) {
                 return;
             }
-            tracing::debug!("the back end is gone");
+            tracing::debug!("the back end has disconnected");
             shared.change(None);
             peers.pause(stop);
         }

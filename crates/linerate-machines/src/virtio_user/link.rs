@@ -161,7 +161,7 @@ impl Link {
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             Err(_) => self.state.store(GONE, Relaxed),
             Ok(_) if self.is_alive() => {
-                let error = io::Error::new(io::ErrorKind::InvalidData, "a message that is no reply");
+                let error = io::Error::new(io::ErrorKind::InvalidData, "a message that is not a reply");
                 self.end(&channel.connection, None, &error);
             }
             Ok(_) => {}

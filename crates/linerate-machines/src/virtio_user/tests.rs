@@ -319,10 +319,10 @@ fn a_path_without_a_back_end_is_an_error_that_says_what_to_do() {
     assert!(refused(&pool(), &name).with_hint().contains("Connection refused"));
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, "").unwrap();
-    assert!(refused(&pool(), &name).with_hint().contains("it is no socket"));
+    assert!(refused(&pool(), &name).with_hint().contains("it is not a socket"));
     let folder = format!("virtio-user:{}", path.parent().unwrap().display());
-    assert!(refused(&pool(), &folder).with_hint().contains("it is no socket"));
-    assert!(refused(&pool(), &format!("{name}?server=on")).to_string().contains("no socket"));
+    assert!(refused(&pool(), &folder).with_hint().contains("it is not a socket"));
+    assert!(refused(&pool(), &format!("{name}?server=on")).to_string().contains("not a socket"));
     assert!(open(&pool(), &format!("{name}?ring=100")).is_err());
 }
 

@@ -131,7 +131,7 @@ fn bound(fd: c_int, address: Result<Option<sockaddr_ll>, c_int>) -> Option<c_int
     let settings = &socket.settings;
     for (has, what) in [(&settings.has_ring, "rings"), (&settings.has_kernel_filter, "filters of the kernel's data")] {
         if is_kernels && has.load(Relaxed) {
-            let why = format!("a packet socket of a port has no {what}; give the program an interface of the kernel's");
+            let why = format!("a packet socket of a port has no {what}; give the program a kernel interface");
             report(&format!("{}: {why}: tap: or host:", name.text));
             return Some(fail(libc::EOPNOTSUPP));
         }

@@ -164,7 +164,7 @@ pub fn report_private_port(port: &Port) {
     let may_be_served = linerate::parse(port.name()).is_ok_and(|name| name.may_lead_to_served());
     if port.info().class == PortClass::Memory && may_be_served && !IS_NOTED.swap(true, Ordering::Relaxed) {
         report(&format!(
-            "nothing else reaches {}, which is in this process; for ports of several: linerate serve",
+            "{} exists only in this process; to share ports between processes: linerate serve",
             port.name()
         ));
     }

@@ -19,7 +19,7 @@ impl Wire for Broken {
     }
 
     fn check(&self) -> Result<()> {
-        let why = "the code at the other end of the model's cable has panicked: it has no link any more";
+        let why = "the code at the other end of the model's cable has panicked: its link is down";
         Err(Error::new(ErrorKind::WirePanicked, "", why))
     }
 }

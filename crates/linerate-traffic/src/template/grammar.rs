@@ -50,7 +50,7 @@ pub(super) fn layers(text: &str) -> Result<Vec<Layer>, String> {
     }
     let first = layers[0].protocol;
     if !matches!(first, Protocol::Eth | Protocol::Hex) {
-        return Err(format!("a frame begins with eth, or with its bytes as hex(…), and not with {}", first.name()));
+        return Err(format!("a frame begins with eth, or with its bytes as hex(…), not with {}", first.name()));
     }
     Ok(layers)
 }
@@ -118,14 +118,14 @@ fn layer(text: &str) -> Result<Layer, String> {
     let (name, inner) = match text.split_once('(') {
         Some((name, rest)) => {
             let inner =
-                rest.strip_suffix(')').ok_or_else(|| format!("'{}' goes on behind its parenthesis", short(text)))?;
+                rest.strip_suffix(')').ok_or_else(|| format!("'{}' has text after its parenthesis", short(text)))?;
             (name.trim(), Some(inner))
         }
         None => (text, None),
     };
     let Some(protocol) = Protocol::ALL.into_iter().find(|protocol| protocol.name() == name) else {
         let names: Vec<_> = Protocol::ALL.iter().map(|protocol| protocol.name()).collect();
-        return Err(format!("'{}' is no layer; there are {}", short(name), names.join(", ")));
+        return Err(format!("'{}' is not a layer; there are {}", short(name), names.join(", ")));
     };
     let mut layer =
         Layer { protocol, given: Vec::new(), bytes: Vec::new(), len: None, fill: None, has_checksum: false };
@@ -158,7 +158,7 @@ fn read(layer: &mut Layer, argument: &str) -> Result<(), String> {
             layer.bytes = hex(value).map_err(|why| format!("options: {why}"))?;
             return match layer.bytes.len() {
                 len if len % 4 == 0 && len <= 40 => Ok(()),
-                len => Err(format!("options: they have a multiple of 4 bytes, at most 40, and not {len}")),
+                len => Err(format!("options: their length must be a multiple of 4 bytes, at most 40, not {len}")),
             };
         }
         (Protocol::Gre, "checksum", None) => {
@@ -172,7 +172,7 @@ fn read(layer: &mut Layer, argument: &str) -> Result<(), String> {
         if matches!(layer.protocol, Protocol::Ip | Protocol::Tcp) {
             names.push("options");
         }
-        return Err(format!("'{}' is no field; there are {}", short(name), names.join(", ")));
+        return Err(format!("'{}' is not a field; there are {}", short(name), names.join(", ")));
     };
     if layer.has(name) {
         return Err(format!("{name} is given twice"));
@@ -181,7 +181,7 @@ fn read(layer: &mut Layer, argument: &str) -> Result<(), String> {
         other.0.bit < field.bit + usize::from(field.bits) && field.bit < other.0.bit + usize::from(other.0.bits)
     };
     if let Some((other, _)) = layer.given.iter().find(clash) {
-        return Err(format!("{name} and {} are the same bits", other.name));
+        return Err(format!("{name} and {} overlap", other.name));
     }
     let values = match value {
         Some(value) => Values::parse(value, field.notation, field.bits).map_err(|why| format!("{name}: {why}"))?,
@@ -217,7 +217,7 @@ fn read_payload(layer: &mut Layer, name: &str, value: Option<&str>) -> Result<()
                 format!("'{len}' is neither a length of at most {LONGEST} bytes, nor random, nor fill=BYTE")
             })? as usize);
         }
-        _ => return Err(format!("'{name}' is no argument of {}", layer.protocol.name())),
+        _ => return Err(format!("'{name}' is not an argument of {}", layer.protocol.name())),
     }
     Ok(())
 }

@@ -211,7 +211,7 @@ impl<'a> Layout<'a> {
                 _ => continue,
             };
             let counted = u16::try_from(counted)
-                .map_err(|_| format!("{} carries at most 65535 bytes, and not {counted}", layer.protocol.name()))?;
+                .map_err(|_| format!("{} carries at most 65535 bytes, not {counted}", layer.protocol.name()))?;
             let at = self.starts[n] + at;
             bytes[at..at + 2].copy_from_slice(&counted.to_be_bytes());
         }

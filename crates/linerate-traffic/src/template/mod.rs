@@ -184,9 +184,7 @@ impl Template {
         let changing =
             layout.cells.iter().map(|cell| cell.at + cell.width).chain(layout.sums.iter().map(|sum| sum.at + 2));
         if let Some(end) = changing.max().filter(|end| *end > ROW) {
-            return Err(format!(
-                "fields and checksums that change are in the first {ROW} bytes, and not up to byte {end}"
-            ));
+            return Err(format!("fields and checksums that change are in the first {ROW} bytes, not up to byte {end}"));
         }
         let stamps = self.is_stamped().then(|| Stamps {
             flow: self.flow.wrapping_add(self.share.first as u16),

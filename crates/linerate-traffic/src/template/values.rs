@@ -182,7 +182,7 @@ pub(super) fn parse_uint(text: &str, most: u64, what: &str) -> Result<u64, Strin
         Some(0) if what != "a number" => Err(format!("{what} is at least 1")),
         Some(value) if value <= most => Ok(value),
         Some(_) => Err(format!("'{text}' is too large: at most {most}")),
-        None => Err(format!("'{text}' is not {what}, decimal or hexadecimal behind 0x")),
+        None => Err(format!("'{text}' is not {what}; write it in decimal, or in hexadecimal with 0x")),
     }
 }
 

@@ -142,7 +142,7 @@ pub(crate) fn cluster_of(name: &PortName) -> Result<Option<(u16, Distribution)>>
     let names = NAMES.map(|(name, _)| name).join(", ");
     match (name.option("cluster"), by) {
         (None, _) if name.option("by").is_some() => {
-            Err(name.bad_option("by", "it says how packets are handed out; add cluster=N, the number of consumers"))
+            Err(name.bad_option("by", "it selects how packets are distributed; add cluster=N, the number of consumers"))
         }
         (None, _) => Ok(None),
         (Some(_), None) => Err(name.bad_option("by", &format!("it must be one of {names}"))),
@@ -368,7 +368,7 @@ impl Wrapper for Consumers {
 
     fn info(&self, inner: Info) -> Info {
         let consumers = self.shared.consumers.len();
-        let description = format!("{}, handed out to {consumers} by {}", inner.description, self.shared.by.name());
+        let description = format!("{}, distributed to {consumers} by {}", inner.description, self.shared.by.name());
         Info { description, rx_queues: consumers as u16, ring: self.ring, ..inner }
     }
 

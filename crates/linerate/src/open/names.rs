@@ -73,8 +73,8 @@ fn a_wrapped_port_is_known_by_its_inner_name() {
 #[test]
 fn bad_names_are_explained() {
     let bad = [
-        ("", "no kind"),
-        ("eth0", "no kind"),
+        ("", "begin with a kind"),
+        ("eth0", "begin with a kind"),
         ("eth0", "did you mean xdp:eth0 or packet:eth0?"),
         ("eth0?flow=udp", "did you mean xdp:eth0 or packet:eth0?"),
         ("foo:1", "there are sim:NAME, PCI addresses, "),

@@ -361,7 +361,7 @@ pub(super) fn check<C: Controller>(config: &Config) -> Result<()> {
             port(),
             region.buffer_size(),
             config.options.max_frame,
-            "the card writes whole KiB",
+            "the card's buffer sizes are multiples of 1 KiB",
             "give the region buffers of 2048 bytes or more",
         ));
     }

@@ -372,7 +372,7 @@ impl Hardware {
     pub fn report_invalid_id(&self, direction: &str) {
         let _of_port = span_of(&self.config.name).entered();
         tracing::warn!(
-            "the device uses a buffer that it does not have: a {direction} queue moves nothing more until the device is reset"
+            "the device returned a buffer that it does not own: a {direction} queue is stopped until the device is reset"
         );
     }
 }

@@ -121,7 +121,7 @@ impl Space {
     fn of_container(card: &NetworkCard) -> Result<Space> {
         let container = open_file(Path::new("/dev/vfio/vfio")).map_err(|error| match error.kind() {
             ErrorKind::NotFound => {
-                card.error("vfio is not there: /dev/vfio/vfio does not exist", "sudo modprobe vfio-pci")
+                card.error("vfio is not available: /dev/vfio/vfio does not exist", "sudo modprobe vfio-pci")
             }
             _ => card.error(format!("/dev/vfio/vfio cannot be opened: {error}"), "sudo chmod 666 /dev/vfio/vfio"),
         })?;
@@ -144,7 +144,7 @@ impl Space {
         let path = format!("/dev/vfio/{number}");
         let group = open_file(Path::new(&path)).map_err(|error| match error.kind() {
             ErrorKind::NotFound => card.error(
-                format!("{path} does not exist: no driver of vfio has the card"),
+                format!("{path} does not exist: no vfio driver is bound to the card"),
                 Remedy::Take { address: card.address.clone() },
             ),
             ErrorKind::PermissionDenied => {

@@ -131,7 +131,7 @@ impl Switch {
             return Err(Error::new(
                 ErrorKind::Exhausted,
                 &self.name,
-                format!("the switch has {MAX_PORTS} ports, the most possible"),
+                format!("the switch has {MAX_PORTS} ports, the maximum"),
             )
             .with_remedy(Remedy::Step("close some, or use another switch".into())));
         }

@@ -74,7 +74,7 @@ pub fn adopt(fd: BorrowedFd<'_>) -> Result<Option<SharedPort>> {
 }
 
 fn opened((reply, mut descriptors): (Reply, Vec<OwnedFd>), is_opener: bool) -> Result<SharedPort> {
-    let Reply::Opened(opened) = reply else { return Err(Error::bad_peer("its reply is to another request")) };
+    let Reply::Opened(opened) = reply else { return Err(Error::bad_peer("its reply does not match the request")) };
     let memory = descriptors.pop().ok_or(Error::bad_peer("a descriptor is missing"))?;
     let memory = SharedMapping::of_peer(memory, opened.buffers)?;
     SharedPort::new(*opened, memory, is_opener)

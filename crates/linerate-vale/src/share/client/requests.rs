@@ -111,7 +111,7 @@ impl Client {
     fn done(&self, request: &Request) -> Result<u32> {
         match self.ask(request, &[])?.0 {
             Reply::Done { number } => Ok(number),
-            _ => Err(Error::bad_peer("its reply is to another request")),
+            _ => Err(Error::bad_peer("its reply does not match the request")),
         }
     }
 
@@ -122,7 +122,7 @@ impl Client {
     pub fn info(&self, name: &str) -> Result<RingCounts> {
         match self.ask(&Request::Info { name: name.to_string() }, &[])?.0 {
             Reply::Info { rings } => Ok(rings),
-            _ => Err(Error::bad_peer("its reply is to another request")),
+            _ => Err(Error::bad_peer("its reply does not match the request")),
         }
     }
 
@@ -174,7 +174,7 @@ impl Client {
     pub fn list(&self) -> Result<Vec<PortState>> {
         match self.ask(&Request::List, &[])?.0 {
             Reply::List(list) => Ok(list),
-            _ => Err(Error::bad_peer("its reply is to another request")),
+            _ => Err(Error::bad_peer("its reply does not match the request")),
         }
     }
 
@@ -187,7 +187,7 @@ impl Client {
     pub fn pools(&self, number: u16, process: u64) -> Result<(u16, Plan)> {
         match self.ask(&Request::Pools { number, process }, &[])?.0 {
             Reply::Pools { number, plan } => Ok((number, plan)),
-            _ => Err(Error::bad_peer("its reply is to another request")),
+            _ => Err(Error::bad_peer("its reply does not match the request")),
         }
     }
 }
@@ -206,7 +206,7 @@ pub(super) fn shadow_of(fd: BorrowedFd<'_>) -> Result<(Buffers, Vec<RingAt>, Vec
     let client = of(fd)?.ok_or(Error::bad_peer("the server of the port is gone"))?;
     match client.ask(&Request::Shadow, &[fd])? {
         (Reply::Shadow { buffers, places }, descriptors) => Ok((buffers, places, descriptors)),
-        _ => Err(Error::bad_peer("its reply is to another request")),
+        _ => Err(Error::bad_peer("its reply does not match the request")),
     }
 }
 

@@ -13,7 +13,7 @@ pub fn socket_of(folder: &Path, name: &str) -> Result<PathBuf> {
     let base = base(name);
     if base.is_empty() || base.starts_with('.') || !base.chars().all(|c| c.is_ascii_graphic() && c != '/') {
         let why =
-            "a switch or an interface has a name of letters, digits and signs, without '/' and without '.' in front";
+            "a switch or an interface has a name of letters, digits and signs, without '/', and not beginning with '.'";
         return Err(Error::bad_name(name.escape_default().to_string(), why.to_string()));
     }
     Ok(folder.join(base))

@@ -71,7 +71,7 @@ pub fn is_trusted(user: u32) -> bool {
 /// owners can then change its entries. The last component contains the sockets, so others must not write to it.
 fn check(folder: &Path) -> Result<()> {
     let stranger = |path: &Path, user: u32| {
-        let why = format!("{} is user {user}'s, neither root's nor yours", path.display());
+        let why = format!("{} belongs to user {user}, neither to root nor to you", path.display());
         Err(refused(folder, why, "name a folder of your own: LINERATE_PORTS=PATH"))
     };
     let failed = |path: &Path, error: io::Error| refused(folder, format!("{}: {error}", path.display()), "create it");
@@ -223,7 +223,7 @@ pub fn connect_socket(socket: BorrowedFd<'_>, path: &Path) -> Result<bool> {
             Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(RETRY_INTERVAL),
             Err(Errno::AGAIN) => {
                 let why = format!("its server has accepted no connection for {} s", PEER_TIMEOUT.as_secs());
-                return Err(refused(path, why, "continue it, or end it, and serve again"));
+                return Err(refused(path, why, "resume it, or end it and start another server"));
             }
             Err(error) => {
                 let why = format!("cannot connect: {}", io::Error::from(error));
@@ -233,7 +233,8 @@ pub fn connect_socket(socket: BorrowedFd<'_>, path: &Path) -> Result<bool> {
     }
     let server = socket_peercred(socket).map_err(|error| Error::system("getsockopt(SO_PEERCRED)", error))?;
     if !is_trusted(server.uid.as_raw()) {
-        let why = format!("process {} of user {} serves it, neither root nor you", server.pid, server.uid.as_raw());
+        let why =
+            format!("it is served by process {} of user {}, neither root nor you", server.pid, server.uid.as_raw());
         return Err(refused(
             path,
             why,
@@ -339,12 +340,12 @@ mod tests {
         fs::create_dir(&path).unwrap();
         let own = |path: &Path, user| std::os::unix::fs::lchown(path, Some(user), None).unwrap();
         own(&path, 12_345);
-        assert!(message(listen_at(&path.join("any"), 0o600, None)).contains("user 12345's"));
+        assert!(message(listen_at(&path.join("any"), 0o600, None)).contains("belongs to user 12345"));
         own(&path, 0);
         // A link that another user owns, pointing to one of our folders.
         let link = keep.path().join("link");
         symlink(&path, &link).unwrap();
         own(&link, 12_345);
-        assert!(message(listen_at(&link.join("any"), 0o600, None)).contains("user 12345's"));
+        assert!(message(listen_at(&link.join("any"), 0o600, None)).contains("belongs to user 12345"));
     }
 }

@@ -160,7 +160,7 @@ impl RequestHandler {
     ) -> Result<Begun> {
         let pipe = pipes.get_mut(name).ok_or_else(|| Error::not_open(name))?;
         if pipe.user != self.user && !self.state.joins_users.load(Ordering::Relaxed) {
-            let why = format!("the other end is user {}'s, and both ends share memory", pipe.user);
+            let why = format!("the other end belongs to user {}, and both ends share memory", pipe.user);
             return Err(Error::new(ErrorKind::Denied, &wanted.name, why).with_remedy(Remedy::JoinUsers));
         }
         let ends = &pipe.lease.rings;

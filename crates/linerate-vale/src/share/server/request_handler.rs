@@ -412,7 +412,7 @@ impl RequestHandler {
         let Begun::New { mut running, layout, description } =
             self.begin(wanted, choice, number, memory, rings, port.opened.mac, None, None)?
         else {
-            return Err(Error::bad_peer("a monitor has a session of its own"));
+            return Err(Error::bad_peer("a monitor needs a separate session"));
         };
         port.add_monitor(&running.session)?;
         running.monitors = Some(port);
@@ -598,7 +598,7 @@ impl RequestHandler {
                 return Err(Error::new(ErrorKind::BadOption, name, why));
             }
             if served.user != self.user && !is_trusted(self.user) {
-                return Err(Error::new(ErrorKind::Denied, name, "it is another user's"));
+                return Err(Error::new(ErrorKind::Denied, name, "it belongs to another user"));
             }
             served.header.store(len, Ordering::Relaxed);
         }
@@ -649,7 +649,7 @@ impl State {
             drop(self.proved.wait_timeout(proofs, short).unwrap_or_else(PoisonError::into_inner));
         };
         lock(&self.proofs).remove(&proof);
-        found.ok_or_else(|| Error::new(ErrorKind::NotServed, "", "the descriptor is no port of this server"))
+        found.ok_or_else(|| Error::new(ErrorKind::NotServed, "", "the descriptor is not a port of this server"))
     }
 
     /// Records where a proof arrived.

@@ -99,7 +99,7 @@ impl State {
         let OpenRequest { name, rings, cluster, .. } = wanted;
         let persistent = lock(&self.persistent);
         if persistent.contains_key(name) {
-            return Err(Error::not_served(name, "it is attached to no switch"));
+            return Err(Error::not_served(name, "it is not attached to a switch"));
         }
         let is_persistent = persistent.values().flat_map(|port| &port.attached).any(|(_, there)| there.name == *name);
         drop(persistent);
@@ -208,8 +208,10 @@ impl OpenRequest {
         let is_port = !is_pipe(&self.name) && !self.is_monitor() && !self.selection.has_host();
         let why = match (is_known, is_port) {
             (true, true) => return Ok(()),
-            (false, _) => format!("it cannot be handed out to {shares} clients by {by:?}"),
-            (true, false) => "pipes, monitors and the host's stack are not handed out to clients".to_string(),
+            (false, _) => format!("it cannot be distributed to {shares} clients by {by:?}"),
+            (true, false) => {
+                "pipes, monitors and the host's stack cannot be distributed to several clients".to_string()
+            }
         };
         Err(Error::new(ErrorKind::BadOption, &self.name, why))
     }
@@ -221,9 +223,9 @@ impl OpenRequest {
         }
         let (why, remedy) = match there {
             Some(ClusterRequest { shares, by }) => {
-                (format!("it is handed out with cluster={shares}&by={by}"), "open it in the same way")
+                (format!("it is distributed with cluster={shares}&by={by}"), "open it in the same way")
             }
-            None => ("it is open, and not handed out".to_string(), END_OR_CHOOSE),
+            None => ("it is open, and not distributed to several clients".to_string(), END_OR_CHOOSE),
         };
         Err(Error::new(ErrorKind::InUse, &self.name, why).with_remedy(Remedy::Step(remedy.into())))
     }
@@ -265,14 +267,14 @@ impl Served {
         take: impl Fn(&mut Port, u16) -> Result<Q>,
     ) -> Result<Q> {
         if !wanted.selection.has(n, cards) {
-            return Err(Error::bad_peer("it starts a ring that it has not asked for"));
+            return Err(Error::bad_peer("it starts a ring that it did not request"));
         }
         if n < cards {
             return take(device, n);
         }
         match &mut *lock(&self.host) {
             Some(host) => take(host, n - cards),
-            None => Err(Error::bad_peer("it starts a ring that it has not asked for")),
+            None => Err(Error::bad_peer("it starts a ring that it did not request")),
         }
     }
 

@@ -71,7 +71,7 @@ impl State {
             return bad(name, "a port of a switch has at most 15 letters, digits and '_'");
         }
         if host && port.contains('/') {
-            return bad(port, "the kernel's stack is behind an interface, and this is none");
+            return bad(port, "only an interface has the kernel's stack, and this is not an interface");
         }
         let name = format!("{switch}:{}", chosen.map_or_else(|| port_name_on_switch(port), str::to_string));
         if let Some(persistent) = lock(&self.persistent).get_mut(port) {
@@ -178,7 +178,7 @@ impl State {
         if persistent.contains_key(name) || linerate_kernel::Interface::open(name).is_ok() {
             let remedy = "choose another name, or remove it: linerate switch destroy";
             return Err(
-                Error::new(ErrorKind::Exists, name, "it is there already").with_remedy(Remedy::Step(remedy.into()))
+                Error::new(ErrorKind::Exists, name, "it exists already").with_remedy(Remedy::Step(remedy.into()))
             );
         }
         persistent.insert(name.to_string(), PersistentPort { rings: *rings, attached: Vec::new() });
