@@ -7,12 +7,14 @@ mod sender;
 mod source;
 mod stream;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
+use linerate::port::MacAddress;
 use linerate::traffic::Report;
 use linerate::{Batch, Error};
 use pace::Pace;
@@ -21,10 +23,10 @@ use serde_json::{Value, json};
 use stream::Stream;
 
 use crate::grammar::usage;
+use crate::host::HostOptions;
 use crate::line_rate::possible;
 use crate::live::Follower;
 use crate::options::{LONGEST_MTU, RunOptions};
-use crate::reply::Reply;
 use crate::run::{IDLE_SLEEP, Measured, Mode, Outcome, Run};
 use crate::shortfall::Shortfall;
 use crate::terminal::note;
@@ -54,8 +56,11 @@ pub struct Traffic {
         "packet", "template", "size", "rate", "burst", "gaps", "count", "flows", "seed"
     ])]
     streams: Option<PathBuf>,
+    /// Destination of the frames, with --address and without --packet; default 198.19.0.1
+    #[arg(long, value_name = "ADDRESS", requires = "address", conflicts_with_all = ["packet", "template", "streams"])]
+    to: Option<IpAddr>,
     #[command(flatten)]
-    reply: Reply,
+    host: HostOptions,
 }
 
 /// Sends packets until the run ends.
@@ -63,13 +68,19 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
     if linerate::parse(port)?.is_capture_to_read() {
         usage(&format!("{port} is opened for reading; to write to it: gen '{}'", with_option(port, "write")));
     }
-    let streams = match &traffic.streams {
+    let host = &traffic.host;
+    host.check();
+    let mut streams = match &traffic.streams {
         Some(path) => Stream::read_all(path),
         None => vec![traffic.stream.clone()],
     };
+    if host.is_host() {
+        streams.iter_mut().for_each(|stream| stream.set_addresses(host, traffic.to));
+    }
+    let labels: Vec<_> = streams.iter().enumerate().map(|(number, stream)| stream.label(number)).collect();
     // The stream's position in its file, for messages.
     let position = |number: usize| match &traffic.streams {
-        Some(path) => format!("{}: {}: ", path.display(), streams[number].label(number)),
+        Some(path) => format!("{}: {}: ", path.display(), labels[number]),
         None => String::new(),
     };
     // A pipe can be read only once.
@@ -102,6 +113,15 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
         usage(&format!("{what} frame has {longest} bytes, and a packet here at most {most}: use a larger --mtu"));
     }
     let queues = run.ports.queues();
+    let answered = run.threads.answered.clone();
+    let device = &mut run.ports.devices[0];
+    let mut txs = (0..queues).map(|queue| device.tx(queue)).collect::<Result<Vec<_>, _>>()?;
+    let mut responders: Vec<_> = (0..queues).map_while(|_| host.responder(device, &answered)).collect();
+    let mut rxs = (0..responders.len() as u16).map(|queue| device.rx(queue)).collect::<Result<Vec<_>, _>>()?;
+    for stream in &mut streams {
+        let own = device.mac();
+        set_next_hop(stream, host, own, |address| responders[0].resolve(address, port, &mut txs[0], &mut rxs))?;
+    }
     let mut lanes: Vec<Vec<Lane>> = (0..queues).map(|_| Vec::new()).collect();
     let mut sums: Vec<StreamTotals> = Vec::new();
     let (mut is_stamped, mut flows) = (true, 0u16);
@@ -167,14 +187,11 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
     };
     run.asked = total.filter(|_| streams.len() == 1 || sums.iter().all(|sum| sum.count.is_none()));
     let held_back = run.threads.held_back.clone();
-    let (idle_sleep, answered) = (run.sleeps_when_idle().then_some(IDLE_SLEEP), run.threads.answered.clone());
-    for (queue, lanes) in (0..queues).zip(lanes) {
-        let device = &mut run.ports.devices[0];
-        let (pool, tx) = (device.pool().clone(), device.tx(queue)?);
-        let responder = match traffic.reply.responder(device, &answered) {
-            Some(responder) => Some(Answering { responder, rx: device.rx(queue)?, batch: Batch::new() }),
-            None => None,
-        };
+    let idle_sleep = run.sleeps_when_idle().then_some(IDLE_SLEEP);
+    let mut answering =
+        responders.into_iter().zip(rxs).map(|(responder, rx)| Answering { responder, rx, batch: Batch::new() });
+    for (tx, lanes) in txs.into_iter().zip(lanes) {
+        let (pool, responder) = (run.ports.devices[0].pool().clone(), answering.next());
         let (batch, held_back, end) =
             (Batch::with_capacity(options.batch.packets()), held_back.clone(), run.clock.thread_end());
         let speed = speed.clone().map(Follower::new);
@@ -205,7 +222,7 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
             _ => outcome,
         }
     };
-    let (is_one, is_replying) = (traffic.streams.is_none(), traffic.reply.is_on());
+    let (is_one, is_replying) = (traffic.streams.is_none(), host.answers());
     run.finish(judge, |measured| {
         let (mut part, mut table) =
             if is_one { (Value::Null, String::new()) } else { summary(&streams, &sums, measured) };
@@ -216,6 +233,30 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
         }
         (part, table)
     })
+}
+
+/// Sets the MAC addresses of a stream's frames, unless its text sets them: the port's own, and the next hop's.
+fn set_next_hop(
+    stream: &mut Stream,
+    host: &HostOptions,
+    own: MacAddress,
+    mut resolve: impl FnMut(IpAddr) -> Result<[u8; 6], Error>,
+) -> Result<(), Error> {
+    let Some(template) = &stream.packet else { return Ok(()) };
+    let Some(destination) = template.destination().filter(|_| !template.sets("eth", "dst")) else { return Ok(()) };
+    if !host.is_host() {
+        if template.sets("ip", "dst") || template.sets("ip6", "dst") {
+            note(
+                "note: the frames have linerate's default destination MAC address: set another, as eth(dst=…), or find \
+                 the next hop's with --address and --gateway",
+            );
+        }
+        return Ok(());
+    }
+    let next_hop = MacAddress(resolve(host.next_hop(destination)?)?);
+    let template = template.clone().with_default("eth", "src", &own.to_string())?;
+    stream.packet = Some(template.with_default("eth", "dst", &next_hop.to_string())?);
+    Ok(())
 }
 
 /// The requested rate and count of a stream, and the number of frames that it has sent.

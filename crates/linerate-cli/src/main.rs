@@ -17,7 +17,7 @@
 //!   packets that ports did not move, and why; `error`: an error with its remedy and exit code
 //! - `line_rate`: the line rate of a port; `wire`: the wires of models
 //! - `metrics`: the counters of a run for Prometheus
-//! - `reply`: ARP and ping replies of `gen` and `sink`
+//! - `host`: the addresses of testers' ports: replies to ARP and ping, and the next hop
 //! - `live`: requests from keys and the control socket, and the full-screen view
 //! - `rates`: an interval of a run; `show`: intervals and the summary as lines; `terminal`: notes, held back during the
 //!   full-screen view
@@ -34,6 +34,7 @@ mod extcap;
 mod fwd;
 mod generate;
 mod grammar;
+mod host;
 mod latency;
 mod limits;
 mod line_rate;
@@ -51,7 +52,6 @@ mod profile;
 mod quantiles;
 mod rates;
 mod replay;
-mod reply;
 mod report;
 mod rfc2544;
 mod run;
@@ -155,7 +155,7 @@ enum Command {
         #[arg(long, value_parser = packets)]
         count: Option<u64>,
         #[command(flatten)]
-        reply: reply::Reply,
+        host: host::HostOptions,
         #[command(flatten)]
         steering: Steering,
         #[command(flatten)]
@@ -312,8 +312,8 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
         Command::Replay { file, port, replay, steering, options } => {
             replay::run(file, &port, &replay, &options.steered(steering))
         }
-        Command::Sink { port, count, reply, steering, options } => {
-            sink::run(&port, count, &reply, &options.steered(steering))
+        Command::Sink { port, count, host, steering, options } => {
+            sink::run(&port, count, &host, &options.steered(steering))
         }
         Command::Capture { ports, capture, options } => {
             capture::run(&ports.iter().map(String::as_str).collect::<Vec<_>>(), &capture, &options)

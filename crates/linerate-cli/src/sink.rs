@@ -10,8 +10,8 @@ use linerate::{Batch, Error};
 use serde_json::{Value, json};
 
 use crate::grammar::usage;
+use crate::host::HostOptions;
 use crate::options::RunOptions;
-use crate::reply::Reply;
 use crate::run::{Mode, Outcome, Run, Sums};
 use crate::terminal::note;
 use crate::wire::is_tester;
@@ -26,23 +26,32 @@ impl Mode for Sink {
 }
 
 /// Receives packets until the run ends.
-pub fn run(port: &str, count: Option<u64>, reply: &Reply, options: &RunOptions) -> Result<ExitCode, Error> {
+pub fn run(port: &str, count: Option<u64>, host: &HostOptions, options: &RunOptions) -> Result<ExitCode, Error> {
     if linerate::parse(port)?.is_capture_to_write() {
         usage(&format!(
             "{port} is opened for writing, which would empty it; to read it: sink {}",
             port.split('?').next().unwrap_or(port)
         ));
     }
+    host.check();
     let is_tester = is_tester(port);
     let mut run = Run::open(&Sink, &[port], count, options)?;
     let (mut reports, answered) = (Vec::new(), run.threads.answered.clone());
-    for queue in 0..run.ports.queues() {
-        let device = &mut run.ports.devices[0];
-        let mut rx = device.rx(queue)?;
-        let mut responder = match reply.responder(device, &answered) {
-            Some(responder) => Some((responder, device.tx(queue)?)),
-            None => None,
-        };
+    let queues = run.ports.queues();
+    let device = &mut run.ports.devices[0];
+    let mut rxs = (0..queues).map(|queue| device.rx(queue)).collect::<Result<Vec<_>, _>>()?;
+    let mut responders = Vec::new();
+    for queue in 0..queues {
+        let responder = host.responder(device, &answered);
+        responders.extend(responder.map(|responder| Ok((responder, device.tx(queue)?))).transpose()?);
+    }
+    if let Some((responder, tx)) = responders.first_mut() {
+        host.greet_gateways(responder, port, tx, &mut rxs)?;
+    }
+    let (mut rxs, mut responders) = (rxs.into_iter(), responders.into_iter());
+    for _ in 0..queues {
+        let mut responder = responders.next();
+        let mut rx = rxs.next().expect("there is one for each queue");
         let mut batch = Batch::with_capacity(options.batch.packets());
         let mut checker = Checker::default();
         let mut whole = Vec::new();
@@ -100,7 +109,7 @@ pub fn run(port: &str, count: Option<u64>, reply: &Reply, options: &RunOptions) 
         outcome
     };
     let code = run.finish(judge, |_| match answered.load(Ordering::Relaxed) {
-        _ if !reply.is_on() => (Value::Null, String::new()),
+        _ if !host.answers() => (Value::Null, String::new()),
         answered => (json!({ "answered": answered }), format!("requests answered: {answered}\n")),
     });
     if after_count.get() {

@@ -1,12 +1,12 @@
-//! A responder that makes a port visible in a network, and answers pings.
+//! A host at a port: it answers requests for its addresses and pings, and asks for the MAC addresses of others.
 
 use std::net::IpAddr;
 
 use super::checksum::checksum;
 
 /// The addresses of a port, and its replies to requests for them: ARP requests (RFC 826), neighbour solicitations (RFC
-/// 4861), and echo requests (RFC 792, RFC 4443). It stores nothing about other hosts: a reply goes to the frame's
-/// sender.
+/// 4861), and echo requests (RFC 792, RFC 4443). It also makes such requests ([`ask`](Host::ask)). It stores nothing
+/// about other hosts: a reply goes to the frame's sender.
 ///
 /// ```
 /// use linerate::traffic::{Host, Template};
@@ -21,10 +21,14 @@ use super::checksum::checksum;
 pub struct Host {
     mac: [u8; 6],
     addresses: Vec<IpAddr>,
+    /// The VLAN whose frames the host sends and receives; `None`: frames without a tag.
+    vlan: Option<u16>,
 }
 
 /// The offset of the network header in frames without VLAN tag.
 const NET: usize = 14;
+/// The shortest frame without CRC.
+const SHORTEST: usize = 60;
 /// The offset of ICMP after IPv4 without options.
 const ICMP: usize = NET + 20;
 /// The offset of ICMPv6 directly after IPv6.
@@ -37,22 +41,121 @@ const ALL_NODES: [u8; 16] = [0xFF, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 impl Host {
     /// Creates a host with these addresses.
     pub fn new(mac: [u8; 6], addresses: impl IntoIterator<Item = IpAddr>) -> Host {
-        Host { mac, addresses: addresses.into_iter().collect() }
+        Host { mac, addresses: addresses.into_iter().collect(), vlan: None }
+    }
+
+    /// Places the host into a VLAN (IEEE 802.1Q): it only receives frames with this tag, and sends them with it.
+    pub fn with_vlan(self, id: u16) -> Host {
+        Host { vlan: Some(id & 0xFFF), ..self }
+    }
+
+    /// Returns a request for the MAC address of another host: an ARP request, or a neighbour solicitation (RFC 4861,
+    /// section 4.3). `None` if this host has no address of the same family.
+    ///
+    /// ```
+    /// use linerate::traffic::Host;
+    /// let asking = Host::new([2, 0, 0, 0, 0, 1], ["fd00::1".parse().unwrap()]);
+    /// let asked = Host::new([2, 0, 0, 0, 0, 9], ["fd00::9".parse().unwrap()]);
+    /// let mut frame = asking.ask("fd00::9".parse().unwrap()).unwrap();
+    /// assert!(asked.answer_arp(&mut frame));
+    /// assert_eq!(asking.learn(&frame, "fd00::9".parse().unwrap()), Some([2, 0, 0, 0, 0, 9]));
+    /// ```
+    pub fn ask(&self, target: IpAddr) -> Option<Vec<u8>> {
+        let own = self.addresses.iter().find(|own| own.is_ipv4() == target.is_ipv4())?;
+        let mut frame = match (own, target) {
+            (IpAddr::V4(own), IpAddr::V4(target)) => self.arp_request(own.octets(), target.octets()),
+            (IpAddr::V6(own), IpAddr::V6(target)) => self.solicitation(own.octets(), target.octets()),
+            _ => return None,
+        };
+        self.add_tag(&mut frame);
+        Some(frame)
+    }
+
+    /// Returns the MAC address of `target`, if the frame is its reply to [`ask`](Host::ask).
+    pub fn learn(&self, frame: &[u8], target: IpAddr) -> Option<[u8; 6]> {
+        let mut frame = frame.to_vec();
+        if !self.remove_tag(&mut frame) || frame.get(..6) != Some(&self.mac) {
+            return None;
+        }
+        match target {
+            IpAddr::V4(target) => {
+                let arp: &[u8; 28] = frame.get(NET..)?.first_chunk()?;
+                let is_reply = frame_type(&frame) == [8, 6] && arp[..8] == [0, 1, 8, 0, 6, 4, 0, 2];
+                (is_reply && arp[14..18] == target.octets()).then(|| arp[8..].first_chunk().copied())?
+            }
+            IpAddr::V6(target) => {
+                let packet = &frame[..self.end_of_ip6(&frame)?];
+                let is_reply = packet[ICMP6] == 136 && packet[NET + 7] == 255 && icmp6_checksum(packet) == 0;
+                let is_of_target = packet.get(TARGET..TARGET + 16)? == target.octets();
+                // The option "target link-layer address"; without it, the sender's address.
+                let option = packet.get(TARGET + 16..TARGET + 24).filter(|option| option[..2] == [2, 1]);
+                let mac = option.map_or(&frame[6..12], |option| &option[2..]);
+                (is_reply && is_of_target).then(|| mac.first_chunk().copied())?
+            }
+        }
+    }
+
+    fn arp_request(&self, own: [u8; 4], target: [u8; 4]) -> Vec<u8> {
+        let mut frame = [&[0xFF; 6][..], &self.mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &self.mac, &own].concat();
+        frame.extend([[0; 6].as_slice(), &target].concat());
+        frame.resize(SHORTEST, 0);
+        frame
+    }
+
+    /// Returns a neighbour solicitation to the target's solicited-node address (RFC 4291, section 2.7.1).
+    fn solicitation(&self, own: [u8; 16], target: [u8; 16]) -> Vec<u8> {
+        let mut group = [0xFF, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xFF, 0, 0, 0];
+        group[13..].copy_from_slice(&target[13..]);
+        let mut frame =
+            [&[0x33, 0x33][..], &group[12..], &self.mac, &[0x86, 0xDD, 0x60, 0, 0, 0, 0, 32, 58, 255]].concat();
+        frame.extend([&own[..], &group, &[135, 0, 0, 0, 0, 0, 0, 0], &target, &[1, 1], &self.mac].concat());
+        let sum = icmp6_checksum(&frame);
+        frame[ICMP6 + 2..ICMP6 + 4].copy_from_slice(&sum.to_be_bytes());
+        frame
+    }
+
+    /// Removes the tag of the host's VLAN. Returns false for a frame that is not for this VLAN.
+    fn remove_tag(&self, frame: &mut Vec<u8>) -> bool {
+        match (self.vlan, frame.get(12..16)) {
+            (None, _) => true,
+            (Some(id), Some(&[0x81, 0, high, low])) if u16::from_be_bytes([high, low]) & 0xFFF == id => {
+                frame.drain(12..16);
+                true
+            }
+            (Some(_), _) => false,
+        }
+    }
+
+    fn add_tag(&self, frame: &mut Vec<u8>) {
+        if let Some(id) = self.vlan {
+            let [high, low] = id.to_be_bytes();
+            frame.splice(12..12, [0x81, 0, high, low]);
+        }
+    }
+
+    /// Calls `answer` with a frame without its tag, and adds the tag again. Leaves frames of other VLANs unchanged.
+    fn without_tag(&self, frame: &mut Vec<u8>, answer: impl FnOnce(&mut Vec<u8>) -> Option<()>) -> bool {
+        if !self.remove_tag(frame) {
+            return false;
+        }
+        let is_answered = answer(frame).is_some();
+        self.add_tag(frame);
+        is_answered
     }
 
     /// Turns a request for the MAC address of one of the host's addresses into its reply, and returns true; leaves any
     /// other frame unchanged. Requests are ARP requests, and IPv6's neighbour solicitations, including duplicate
     /// address detection (RFC 4862, section 5.4).
     pub fn answer_arp(&self, frame: &mut Vec<u8>) -> bool {
-        self.answer_request(frame).or_else(|| self.answer_solicitation(frame)).is_some()
+        self.without_tag(frame, |frame| self.answer_request(frame).or_else(|| self.answer_solicitation(frame)))
     }
 
     /// Turns an echo request for one of the host's addresses into its reply, and returns true; leaves any other frame
-    /// unchanged. Those include fragments, frames with a VLAN tag, IPv4 options or extension headers, and requests
+    /// unchanged. Those include fragments, frames of another VLAN, with IPv4 options or extension headers, and requests
     /// whose source cannot be another host.
-    pub fn answer_ping(&self, frame: &mut [u8]) -> bool {
+    pub fn answer_ping(&self, frame: &mut Vec<u8>) -> bool {
         let is_for_us = frame.get(..6) == Some(&self.mac);
-        is_for_us && self.answer_echo(frame).or_else(|| self.answer_echo6(frame)).is_some()
+        is_for_us && self.without_tag(frame, |frame| self.answer_echo(frame).or_else(|| self.answer_echo6(frame)))
     }
 
     fn has(&self, address: impl Into<IpAddr>) -> bool {
@@ -274,6 +377,30 @@ mod tests {
             );
             assert_eq!(asked, frame(&answer));
         }
+    }
+
+    /// Two hosts find each other, with and without a VLAN; a host of another VLAN does not answer.
+    #[test]
+    fn hosts_find_each_other() {
+        for vlan in [None, Some(7)] {
+            let in_vlan = |host: Host| vlan.map_or(host.clone(), |id| host.with_vlan(id));
+            let asking =
+                in_vlan(Host::new([2, 0, 0, 0, 0, 1], ["10.0.0.1", "fd00::1"].map(|text| text.parse().unwrap())));
+            let (asked, other) = (in_vlan(host()), host().with_vlan(8));
+            for target in ["10.0.0.9", "fd00::9"] {
+                let target = target.parse().unwrap();
+                let mut frame = asking.ask(target).unwrap();
+                assert!(frame.len() >= 60);
+                let request = frame.clone();
+                assert!(!other.answer_arp(&mut frame) && frame == request);
+                assert!(asking.learn(&frame, target).is_none(), "a request is not a reply");
+                assert!(asked.answer_arp(&mut frame));
+                assert_eq!(asking.learn(&frame, target), Some(MAC));
+                assert_eq!(asking.learn(&frame, "10.0.0.8".parse().unwrap()), None);
+                assert!((0..42).all(|len| asking.learn(&frame[..len], target).is_none()));
+            }
+        }
+        assert!(Host::new(MAC, ["10.0.0.1".parse().unwrap()]).ask("fd00::1".parse().unwrap()).is_none());
     }
 
     #[test]

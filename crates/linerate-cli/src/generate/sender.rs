@@ -11,9 +11,9 @@ use linerate::traffic::Pacer;
 
 use super::pace::Pace;
 use super::source::Source;
+use crate::host::Responder;
 use crate::limits::End;
 use crate::live::Follower;
-use crate::reply::Responder;
 use crate::run::send;
 
 /// A queue's share of a stream.

@@ -1,6 +1,7 @@
 //! A stream of frames: their content, rate and number, from options or from a file of streams.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use serde::de::{Deserializer, Error as _, Visitor};
 
 use super::source::Source;
 use crate::grammar::usage;
+use crate::host::HostOptions;
 use crate::options::{packets, whole};
 use crate::signals::interrupts;
 use crate::terminal::note;
@@ -80,6 +82,8 @@ struct File {
     stream: Vec<Stream>,
 }
 
+/// The destination of frames without a text; it is reserved for benchmarks (RFC 2544).
+const DEFAULT_DESTINATION: [u8; 4] = [198, 19, 0, 1];
 /// How often a pipe is checked for a packet.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The largest file of streams, in bytes.
@@ -139,6 +143,28 @@ impl Stream {
             Stream { name: Some(name), .. } if name.is_empty() => Some("a name has at least one character"),
             _ => None,
         }
+    }
+
+    /// Gives the frames the port's IP address and VLAN, unless the stream's text has others. Without a text, the frames
+    /// have sequence numbers, and are sent to `to`.
+    pub fn set_addresses(&mut self, host: &HostOptions, to: Option<IpAddr>) {
+        if self.template.is_some() {
+            usage("the frames of a capture file have their own addresses: leave out --address, or give only --reply");
+        }
+        let default = || {
+            let to = to.unwrap_or(DEFAULT_DESTINATION.into());
+            let last = 1023u16.saturating_add(self.flows.unwrap_or(1));
+            let ip = if to.is_ipv4() { "ip" } else { "ip6" };
+            format!("eth/{ip}(dst={to})/udp(sport=1024-{last})/stamp").parse()
+        };
+        let packet = self.packet.take().map_or_else(default, Ok).and_then(|packet| {
+            let Some(source) = packet.destination().and_then(|to| host.address_for(to)) else { return Ok(packet) };
+            let ip = if source.is_ipv4() { "ip" } else { "ip6" };
+            let packet = packet.with_default(ip, "src", &source.to_string())?;
+            host.vlan().map_or(Ok(packet.clone()), |id| packet.with_vlan(id))
+        });
+        self.packet = Some(packet.unwrap_or_else(|error| usage(error.why())));
+        self.flows = None;
     }
 
     /// Returns the stream's name, or its number from 1 on.

@@ -67,6 +67,11 @@ impl Layer {
         (self.protocol, self.len) = (Protocol::Hex, None);
     }
 
+    /// Sets a field, from `NAME=VALUES`.
+    pub fn set(&mut self, argument: &str) -> Result<(), String> {
+        read(self, argument)
+    }
+
     /// Returns whether a field is given.
     pub fn has(&self, name: &str) -> bool {
         self.given.iter().any(|(field, _)| field.name == name)

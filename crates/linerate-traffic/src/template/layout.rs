@@ -112,6 +112,11 @@ impl<'a> Layout<'a> {
         self.headers.len()
     }
 
+    /// Returns the offset of a layer.
+    pub fn start_of(&self, layer: usize) -> usize {
+        self.starts[layer]
+    }
+
     /// Returns whether UDP has a checksum that covers a stamp after it.
     pub fn covers_stamp(&self) -> bool {
         let last = self.layers.len().saturating_sub(2);

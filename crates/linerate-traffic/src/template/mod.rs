@@ -13,6 +13,7 @@ mod protocol;
 mod source;
 mod values;
 
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use grammar::Layer;
@@ -134,8 +135,62 @@ impl Template {
         Template { flow, ..self }
     }
 
+    /// Sets a field of the first layer with this name, unless the text sets it. Without such a layer, nothing changes.
+    ///
+    /// ```
+    /// use linerate::traffic::Template;
+    /// let template: Template = "eth/ip(src=10.0.0.1)".parse().unwrap();
+    /// let template = template.with_default("ip", "src", "10.0.0.2").unwrap();
+    /// let template = template.with_default("ip", "dst", "10.0.0.3").unwrap();
+    /// let mut frames = template.frames().unwrap();
+    /// let mut frame = vec![0; frames.next_len()];
+    /// frames.fill(&mut frame);
+    /// assert_eq!(frame[26..34], [10, 0, 0, 1, 10, 0, 0, 3]);
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption): the layer does not have the field, or the value
+    /// is not one of the field's.
+    pub fn with_default(mut self, layer: &str, field: &str, value: &str) -> Result<Template, Error> {
+        let layer = self.layers.iter_mut().find(|known| known.protocol.name() == layer);
+        if let Some(layer) = layer.filter(|layer| !layer.has(field)) {
+            layer.set(&format!("{field}={value}")).map_err(Error::bad_value)?;
+        }
+        Ok(self)
+    }
+
+    /// Inserts a VLAN tag (802.1Q) after the Ethernet header, unless the text has a tag there.
+    pub fn with_vlan(mut self, id: u16) -> Result<Template, Error> {
+        let is_tag = |layer: &Layer| matches!(layer.protocol, Protocol::Vlan | Protocol::Qinq);
+        if self.layers[0].protocol == Protocol::Eth && !self.layers.get(1).is_some_and(is_tag) {
+            let tag = grammar::layers(&format!("eth/vlan(id={id})")).map_err(Error::bad_value)?.pop();
+            self.layers.splice(1..1, tag);
+            self.frames()?;
+        }
+        Ok(self)
+    }
+
+    /// Returns the destination address of the first frame's outermost IP header.
+    pub fn destination(&self) -> Option<IpAddr> {
+        let layout = Layout::new(&self.layers, self.share, self.seed).ok()?;
+        let at = self.layers.iter().position(|layer| matches!(layer.protocol, Protocol::Ip | Protocol::Ip6))?;
+        let mut frames = self.frames().ok()?;
+        let mut frame = vec![0; frames.next_len()];
+        frames.fill(&mut frame);
+        let ip = &frame[layout.start_of(at)..];
+        match self.layers[at].protocol {
+            Protocol::Ip => ip.get(16..20)?.first_chunk::<4>().map(|address| IpAddr::from(*address)),
+            _ => ip.get(24..40)?.first_chunk::<16>().map(|address| IpAddr::from(*address)),
+        }
+    }
+
+    /// Returns whether the text sets a field of the first layer with this name.
+    pub fn sets(&self, layer: &str, field: &str) -> bool {
+        self.layers.iter().find(|known| known.protocol.name() == layer).is_some_and(|layer| layer.has(field))
+    }
+
     /// Returns whether the frames have sequence numbers.
-    fn is_stamped(&self) -> bool {
+    pub fn is_stamped(&self) -> bool {
         self.layers.last().is_some_and(|layer| layer.protocol == Protocol::Stamp)
     }
 

@@ -1,0 +1,314 @@
+//! The addresses of a port: `--address`, `--gateway`, `--vlan` and `--reply`. With them, a port is a host of its network.
+//! It answers requests while packets are sent or received, and finds the next hop before the first packet.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use linerate::memory::Pool;
+use linerate::port::{Port, RxQueue, TxQueue};
+use linerate::traffic::Host;
+use linerate::{Batch, Error, ErrorKind, Remedy};
+
+use crate::grammar::usage;
+use crate::options::whole;
+use crate::signals::interrupts;
+
+/// Options of a port's addresses.
+#[derive(Args, Clone, Default)]
+pub struct HostOptions {
+    /// The port's addresses, for example 10.0.0.2/24,fd00::2/64: answers ARP and pings, and sends to the next hop's MAC
+    /// address; without a prefix length, only answers --reply
+    #[arg(long, value_name = "ADDRESS/LENGTH", value_delimiter = ',')]
+    address: Vec<Address>,
+    /// The router behind which all other addresses are
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', requires = "address", value_parser = host_address)]
+    gateway: Vec<IpAddr>,
+    /// Send and answer with this VLAN tag
+    #[arg(long, value_name = "ID", requires = "address", value_parser = whole::<u16>(1, 4094))]
+    vlan: Option<u16>,
+    /// Answer these requests for --address: arp, ping (both for IPv6, too); both are the default with a prefix length
+    #[arg(long, value_enum, value_delimiter = ',', requires = "address")]
+    reply: Vec<Request>,
+}
+
+/// A port's address, and the length of its network's prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Address {
+    address: IpAddr,
+    length: Option<u8>,
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Address, String> {
+        let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
+        let address = host_address(address)?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let wrong = |_| format!("the prefix length is a number from 0 to {most}");
+        let length = length.map(|length| length.parse::<u8>().map_err(wrong)).transpose()?;
+        match length {
+            Some(length) if length > most => Err(format!("the prefix length is a number from 0 to {most}")),
+            length => Ok(Address { address, length }),
+        }
+    }
+}
+
+impl Address {
+    /// Returns whether another address is in the same network.
+    fn reaches(self, other: IpAddr) -> bool {
+        let length = u32::from(self.length.unwrap_or(0));
+        let differs = match (self.address, other) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => (own.to_bits() ^ other.to_bits()).checked_shr(32 - length),
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                let differs = (own.to_bits() ^ other.to_bits()).checked_shr(128 - length);
+                differs.map(|differs| u32::from(differs != 0))
+            }
+            _ => Some(1),
+        };
+        self.length.is_some() && differs.unwrap_or(0) == 0
+    }
+}
+
+/// Parses an address that a host on a network can have (RFC 1122, section 3.2.1.3; RFC 4291).
+fn host_address(text: &str) -> Result<IpAddr, String> {
+    let address: IpAddr = text.parse().map_err(|_| "it is not an IPv4 or IPv6 address".to_string())?;
+    let is_broadcast = address == IpAddr::from([255; 4]);
+    match address.is_unspecified() || address.is_multicast() || address.is_loopback() || is_broadcast {
+        true => Err("a host on a network cannot have this address".to_string()),
+        false => Ok(address),
+    }
+}
+
+/// Requests that a port answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Request {
+    /// ARP requests, and IPv6's neighbour solicitations
+    Arp,
+    /// Echo requests
+    Ping,
+}
+
+/// The number of requests for a MAC address, and the time to wait for a reply to each (RFC 4861, section 10).
+const REQUESTS: u32 = 3;
+const WAIT: Duration = Duration::from_secs(1);
+/// The time between looks for a reply.
+const POLL: Duration = Duration::from_millis(1);
+
+impl HostOptions {
+    /// Ends the program if the options contradict each other.
+    pub fn check(&self) {
+        let Some(bare) = self.address.iter().find(|address| address.length.is_none()) else {
+            if let Some(far) =
+                self.gateway.iter().find(|gateway| !self.address.iter().any(|own| own.reaches(**gateway)))
+            {
+                usage(&format!("--gateway {far} is in none of the networks of --address"));
+            }
+            return;
+        };
+        if self.reply.is_empty() || !self.gateway.is_empty() {
+            let length = if bare.address.is_ipv4() { 24 } else { 64 };
+            usage(&format!(
+                "--address {} has no prefix length: append /{length}, for example; or only answer requests: --reply arp,ping",
+                bare.address
+            ));
+        }
+    }
+
+    /// Returns whether the port is a host that can find the next hop.
+    pub fn is_host(&self) -> bool {
+        self.address.iter().any(|address| address.length.is_some())
+    }
+
+    /// Returns whether requests are answered.
+    pub fn answers(&self) -> bool {
+        !self.address.is_empty()
+    }
+
+    /// Returns the VLAN.
+    pub fn vlan(&self) -> Option<u16> {
+        self.vlan
+    }
+
+    /// Returns the port's address of the same family as `other`.
+    pub fn address_for(&self, other: IpAddr) -> Option<IpAddr> {
+        self.address.iter().map(|own| own.address).find(|own| own.is_ipv4() == other.is_ipv4())
+    }
+
+    /// Returns the port's first address.
+    pub fn first_address(&self) -> Option<IpAddr> {
+        self.address.first().map(|own| own.address)
+    }
+
+    /// Returns the options of each of two ports, from one address and at most one gateway for each, in their order.
+    pub fn of_two_ports(&self) -> [HostOptions; 2] {
+        if self.answers() && (self.address.len() != 2 || !matches!(self.gateway.len(), 0 | 2)) {
+            usage("two ports have two addresses: --address 10.0.0.2/24,10.0.1.2/24, and two or no gateways");
+        }
+        [0, 1].map(|port| HostOptions {
+            address: self.address.get(port).copied().into_iter().collect(),
+            gateway: self.gateway.get(port).copied().into_iter().collect(),
+            ..self.clone()
+        })
+    }
+
+    /// Asks the gateways for their MAC addresses, so that they know the port's: a router that must ask for it first loses
+    /// frames.
+    pub fn greet_gateways(
+        &self,
+        responder: &mut Responder,
+        port: &str,
+        tx: &mut TxQueue,
+        rx: &mut [RxQueue],
+    ) -> Result<(), Error> {
+        self.gateway.iter().try_for_each(|gateway| responder.resolve(*gateway, port, tx, rx).map(drop))
+    }
+
+    fn host(&self, port: &Port) -> Host {
+        let host = Host::new(port.mac().0, self.address.iter().map(|own| own.address));
+        self.vlan.map_or(host.clone(), |id| host.with_vlan(id))
+    }
+
+    /// Returns a queue's responder, which counts its answers in `answered`; `None` without addresses.
+    pub fn responder(&self, port: &Port, answered: &Arc<AtomicU64>) -> Option<Responder> {
+        let has = |request: Request| self.reply.is_empty() || self.reply.contains(&request);
+        self.answers().then(|| Responder {
+            host: self.host(port),
+            arp: has(Request::Arp),
+            ping: has(Request::Ping),
+            pool: port.pool().clone(),
+            answers: Batch::new(),
+            bytes: Vec::new(),
+            answered: answered.clone(),
+        })
+    }
+
+    /// Returns the address whose MAC address frames to `destination` get.
+    pub fn next_hop(&self, destination: IpAddr) -> Result<IpAddr, Error> {
+        if self.address.iter().any(|own| own.reaches(destination)) {
+            return Ok(destination);
+        }
+        let gateway = self.gateway.iter().find(|gateway| gateway.is_ipv4() == destination.is_ipv4());
+        gateway.copied().ok_or_else(|| {
+            let why = format!("{destination} is in none of the networks of --address");
+            Error::new(ErrorKind::BadOption, "", why)
+                .with_remedy(Remedy::Step("give the router's address: --gateway ADDRESS".into()))
+        })
+    }
+}
+
+/// Answers the requests of one receive queue.
+pub struct Responder {
+    host: Host,
+    arp: bool,
+    ping: bool,
+    pool: Arc<Pool>,
+    answers: Batch,
+    bytes: Vec<u8>,
+    answered: Arc<AtomicU64>,
+}
+
+impl Responder {
+    /// Answers a frame if it is a request, and returns whether it did. The answer is queued for
+    /// [`send`](Responder::send). If the queue is full, the request is treated as an ordinary frame.
+    pub fn answers(&mut self, frame: &[u8]) -> bool {
+        // Check this first, as most frames are not requests.
+        let is_request = match frame.get(12..14) {
+            Some([8, 0]) => frame.get(23) == Some(&1),
+            kind => matches!(kind, Some([8, 6] | [0x86, 0xDD] | [0x81, 0])),
+        };
+        if !is_request || self.answers.len() == self.answers.capacity() {
+            return false;
+        }
+        self.bytes.clear();
+        self.bytes.extend_from_slice(frame);
+        let is_answered =
+            self.arp && self.host.answer_arp(&mut self.bytes) || self.ping && self.host.answer_ping(&mut self.bytes);
+        is_answered && self.answers.push(&self.pool, &self.bytes)
+    }
+
+    /// Sends the queued answers; those for which the port has no room remain queued.
+    pub fn send(&mut self, tx: &mut TxQueue) {
+        if !self.answers.is_empty() {
+            let before = self.answers.packets().count();
+            tx.send(&mut self.answers);
+            let sent = before - self.answers.packets().count();
+            self.answered.fetch_add(sent as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks for the MAC address of another host in the same network, and waits for its reply, which may arrive at any of
+    /// the queues. Answers requests meanwhile; other packets that arrive are dropped.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if it does not answer.
+    pub fn resolve(
+        &mut self,
+        target: IpAddr,
+        port: &str,
+        tx: &mut TxQueue,
+        rx: &mut [RxQueue],
+    ) -> Result<[u8; 6], Error> {
+        let failed = |why: String| Error::new(ErrorKind::NotFound, port, why);
+        let request = self.host.ask(target).ok_or_else(|| {
+            let family = if target.is_ipv4() { "IPv4" } else { "IPv6" };
+            failed(format!("the port has no {family} address to ask {target} from"))
+        })?;
+        let (mut asking, mut arrived) = (Batch::new(), Batch::new());
+        for _ in 0..REQUESTS {
+            asking.push(&self.pool, &request);
+            let since = Instant::now();
+            while since.elapsed() < WAIT {
+                tx.send(&mut asking);
+                let mut found = None;
+                for rx in &mut *rx {
+                    rx.recv(&mut arrived);
+                    for packet in &mut arrived {
+                        found = found.or(self.host.learn(&packet, target));
+                        self.answers(&packet);
+                    }
+                    arrived.clear();
+                }
+                self.send(tx);
+                if let Some(mac) = found {
+                    return Ok(mac);
+                }
+                if interrupts().wait(POLL) {
+                    return Err(failed(format!("interrupted while waiting for the MAC address of {target}")));
+                }
+            }
+        }
+        let what = if target.is_ipv4() { "ARP requests" } else { "neighbour solicitations" };
+        let remedy = Remedy::Step("check the address, the cable and the VLAN".into());
+        Err(failed(format!("{target} did not answer {REQUESTS} {what}")).with_remedy(remedy))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_reach_their_addresses() {
+        for (own, other, is_near) in [
+            ("10.0.0.2/24", "10.0.0.200", true),
+            ("10.0.0.2/24", "10.0.1.2", false),
+            ("10.0.0.2/0", "99.0.1.2", true),
+            ("10.0.0.2/32", "10.0.0.3", false),
+            ("10.0.0.2/24", "fd00::1", false),
+            ("fd00::2/64", "fd00::ffff:0:0:1", true),
+            ("fd00::2/64", "fd00:0:0:1::1", false),
+            ("fd00::2/0", "2001::1", true),
+            ("fd00::2/128", "fd00::2", true),
+        ] {
+            assert_eq!(own.parse::<Address>().unwrap().reaches(other.parse().unwrap()), is_near, "{own} {other}");
+        }
+        for bad in ["10.0.0.2/33", "fd00::2/129", "10.0.0.2/", "10.0.0/24", "224.0.0.1/24", "10.0.0.2/-1"] {
+            assert!(bad.parse::<Address>().is_err(), "{bad}");
+        }
+    }
+}
