@@ -20,7 +20,7 @@ pub struct Taken {
     pub address: String,
     /// The driver that the card was taken from, if any.
     pub driver: Option<String>,
-    /// The card's interfaces at that time.
+    /// The interfaces that the card had when it was taken.
     pub interfaces: Vec<String>,
     /// The process that took the card for its own use; `None` after `linerate bind`.
     pub process: Option<u32>,
@@ -89,7 +89,7 @@ fn take_for(card: &NetworkCard, access: Access, force: bool, process: Option<u32
                 card.over_uio("boot with intel_iommu=on or amd_iommu=on"),
             ));
         }
-        // Polling needs no driver.
+        // A program that polls needs no driver.
         _ => Path::new(DRIVERS).join(UIO_DRIVER).exists().then_some(UIO_DRIVER),
     };
     if driver == Some(VFIO_DRIVER) && !Path::new(DRIVERS).join(VFIO_DRIVER).exists() {
@@ -117,7 +117,7 @@ fn take_for(card: &NetworkCard, access: Access, force: bool, process: Option<u32
     })
 }
 
-/// Gives a card back to its original driver; if that is unknown, to the driver that Linux chooses.
+/// Gives a card back to its original driver; if no driver is recorded, to the driver that Linux chooses.
 ///
 /// # Errors
 /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if privileges are missing, or no driver binds the card.

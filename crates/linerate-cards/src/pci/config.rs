@@ -109,7 +109,7 @@ mod tests {
     /// A card with only a command register.
     struct Command(Mutex<u16>);
 
-    // SAFETY: it touches no bytes.
+    // SAFETY: this implementation accesses no memory.
     unsafe impl DmaSpace for Command {
         fn map(&self, _: &Arc<Mapping>) -> Result<Addresses> {
             Ok(Addresses::Contiguous(Contiguous(0)))

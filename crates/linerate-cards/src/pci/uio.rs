@@ -79,7 +79,7 @@ impl Uio {
     }
 }
 
-// SAFETY: it only passes the addresses on, and accesses no bytes.
+// SAFETY: this implementation only passes the addresses on, and accesses no memory.
 unsafe impl DmaSpace for Uio {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
         let pages = memory.pages();

@@ -395,7 +395,7 @@ mod tests {
             let (device, _) = connect(name, 3, Box::new(change));
             assert!(message(device).contains("does not match the request"), "{name}");
         }
-        // Other flags are allowed: this is an error that the server reports.
+        // A reply may have the flag for an error: the server refuses the request.
         let (device, _) = connect(
             "error",
             3,

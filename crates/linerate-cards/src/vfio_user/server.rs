@@ -180,7 +180,8 @@ impl Service {
             if stopped {
                 return true;
             }
-            // The client's messages come first: if the client has left, a new client is not refused.
+            // The client's messages are handled first: if they show that the client has left, the new client need not
+            // be refused.
             if has_message {
                 if !self.receive(&mut client) {
                     return false;

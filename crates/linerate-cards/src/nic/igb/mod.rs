@@ -63,7 +63,7 @@ impl Controller for X82576 {
             CTRL_EXT::LINK_MODE_SERDES => negotiate_serdes(hardware),
             _ => {}
         }
-        // 4.5.8: clear the counters; reading does it.
+        // 4.5.8: clear the counters by reading them.
         for register in statistics() {
             hardware.read(register);
         }

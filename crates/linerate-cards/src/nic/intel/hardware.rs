@@ -194,7 +194,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         match self.read(register) {
             u32::MAX => {
                 let (port, register) = (self.config.name.clone(), register.definition.name);
-                // If the card is being unplugged, report that instead.
+                // If the card is being unplugged, report the unplugging instead.
                 self.check_bus().and(Err(Error::card_gone(port, register, self.bus.gone_remedy())))
             }
             value => Ok(value),
@@ -292,7 +292,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         self.receive_if_ready(&mut receiving)
     }
 
-    /// Directs packets away from a receive queue that is about to stop. Disables receive if it was the last one.
+    /// Directs packets away from a receive queue that is about to stop. Disables receive if no started queue is left.
     pub(super) fn queue_stops(&self, queue: u16) {
         let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
         receiving.started &= !(1 << queue);

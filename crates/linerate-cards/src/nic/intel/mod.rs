@@ -197,7 +197,7 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
         self.hardware.check_alive()?;
         let ((low, high), (first, last)) = (C::address_registers(), mac.words());
         self.hardware.write(low, first);
-        // The bit is the same on all cards.
+        // The valid bit (AV) is the same on all cards.
         self.hardware.write(high, last | RAH::AV);
         Ok(())
     }

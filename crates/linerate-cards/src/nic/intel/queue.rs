@@ -3,11 +3,11 @@
 //! A ring is an array of descriptors in memory shared with the card (7.1.9, 7.2.3.3):
 //!
 //! ```text
-//!                next                                  tail (RDT, TDT)
-//!   receive   [ ours | done | done | card's | card's | ours ]    done descriptors are read from
-//!               clean                next                        `next` on, and refilled in place
-//!   transmit  [ done | done | card's | free | free | free ]      packets are added at `next`, and
-//!                                                                reclaimed from `clean` on
+//!                          next                            tail (RDT, TDT)
+//!   receive   [ driver's | done | done | card's | card's | driver's ]    done descriptors are read from
+//!               clean                  next                              `next` on, and refilled in place
+//!   transmit  [ done | done | card's | free | free | free ]              packets are added at `next`, and
+//!                                                                        reclaimed from `clean` on
 //! ```
 //!
 //! Each ring has an array of `u32` with the buffer number of each descriptor. Receive replaces a full buffer by an
@@ -301,7 +301,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             // slot is not pushed, the fresh buffer goes back.
             let is_pushed = unsafe {
                 batch.push_slot(&self.pool, &mut self.placement.slot(*self.ring.buf(), length, more)) || {
-                    batch.recycle(&[new]); // longer than a card may make it
+                    batch.recycle(&[new]); // the chain is longer than a card may make one
                     false
                 }
             };

@@ -12,12 +12,12 @@ use crate::pci::Bar;
 
 /// The registers of a card's semaphores.
 pub(in crate::nic) struct Semaphores {
-    /// `SWSM`. SMBI locks `SW_FW_SYNC` against other drivers; reading the register takes SMBI if it is free. SWESMBI
+    /// `SWSM`. SMBI locks `SW_FW_SYNC` against other drivers; reading the register acquires SMBI if it is free. SWESMBI
     /// locks `SW_FW_SYNC` against firmware.
     pub swsm: Register,
     /// `SW_FW_SYNC`.
     pub sync: Register,
-    /// `SW_FW_SYNC.REGSMP` replaces `SWESMBI`; reading the register takes it.
+    /// `SW_FW_SYNC.REGSMP` replaces `SWESMBI`; reading the register acquires it.
     pub has_regsmp: bool,
 }
 
@@ -27,8 +27,8 @@ const ATTEMPTS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(5);
 
 impl<B: Bar, C: Controller> Hardware<B, C> {
-    /// Runs `work` while holding the semaphores `bits`. Takes them over from an owner that holds them too long: it was
-    /// killed.
+    /// Runs `work` while holding the semaphores `bits`. Takes them over from an owner that holds them too long, because
+    /// such an owner was killed.
     pub(in crate::nic) fn with_semaphore<T>(
         &self,
         semaphores: &Semaphores,

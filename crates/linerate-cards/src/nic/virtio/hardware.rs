@@ -137,7 +137,7 @@ impl Hardware {
             ));
         }
 
-        // The set of queues depends on the features.
+        // The features must be known first: the set of queues depends on them.
         negotiate(&*transport, features)?;
         let mut end = FIRST_RING;
         let mut place = |number: u16| -> Result<QueueMemory> {
@@ -286,7 +286,7 @@ impl Hardware {
     /// Sends a command on the control queue.
     pub fn command(&self, number: [u8; 2], data: &[u8], what: &'static str) -> Result<()> {
         match &mut *self.control() {
-            // A device blocked by the IOMMU does not answer either: report that error instead.
+            // A device that the IOMMU blocks does not answer either: report the blocked access instead of the timeout.
             Some(control) => {
                 let outcome = control.command(number, data, what);
                 outcome.map_err(|error| self.check_alive().err().unwrap_or(error))

@@ -116,7 +116,7 @@ impl DriverRing for Packed {
         (word & DONE == self.used_flags(self.popped)).then_some(((word >> 32) as u16, word as u32))
     }
 
-    /// The ring has no used index. If the device reports several chains by the last one, only that one has flags.
+    /// The ring has no used index. If the device reports several chains by the last one, only the last has flags.
     fn most_used(&self) -> usize {
         self.ring.len()
     }
@@ -219,7 +219,7 @@ mod tests {
         ring.add(&[part(1)]);
         assert!(ring.publish(false));
         assert_eq!(ring.driver[0].load(Relaxed), DISABLE);
-        // A check without a fence is repeated until one with a fence was made.
+        // A check without a fence does not settle the notification: later calls check again.
         ring.device[0].store(DISABLE, Relaxed);
         ring.add(&[part(2)]);
         assert!(!ring.publish(true) && !ring.publish(true));

@@ -145,7 +145,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
     fn recv_following(&mut self, batch: &mut Batch, before: usize) -> usize {
         while self.take_one(batch) {}
         if !batch.is_full() && self.ring.peek_used().is_some() {
-            // The next is not a packet in one buffer, or no buffer is free.
+            // The next packet is not in one buffer, or no buffer is free.
             self.recv_rest(batch, 0);
         }
         self.publish(batch.len() - before)
@@ -397,7 +397,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
                 }
             };
             let is_first = self.missing == 0;
-            // Only a packet's first buffer has a header (5.1.6.4); in the others, data begins where it would be.
+            // Only a packet's first buffer has a header (5.1.6.4); in the others, data begins where a header would be.
             let header = self.header(index);
             let (buffers, skipped) = match is_first {
                 true if self.layout.mergeable => {
@@ -487,9 +487,9 @@ fn buffers(memory: &Mapping, header: usize) -> u32 {
 /// Used buffers of which only the last one was reported.
 #[derive(Default)]
 pub(super) struct Reported {
-    /// The count still to be taken.
+    /// The count of buffers still to be taken.
     count: usize,
-    /// Bytes written to the last one.
+    /// Bytes written to the last buffer.
     written: u32,
 }
 

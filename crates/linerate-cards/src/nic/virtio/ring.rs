@@ -151,7 +151,7 @@ pub(super) struct Part {
 
 /// Both flags in a packed descriptor's second word; they are equal once the descriptor is used.
 pub(super) const DONE: u64 = ((AVAILABLE | USED) as u64) << 48;
-/// The flags and the id in the second word.
+/// The bits of a used entry's key in the second word: the flags and the id.
 pub(super) const KEY: u64 = DONE | 0xFFFF << ID;
 /// The shift of the id in the second word.
 pub(super) const ID: u32 = 32;
@@ -163,7 +163,8 @@ pub(super) struct UsedRun<'a> {
     pub descriptors: &'a [[AtomicU64; 2]],
     /// The used elements of a split queue: id and length.
     pub entries: &'a [[AtomicU32; 2]],
-    /// The first entry's key once it is used; each next key is larger by [`key_step`].
+    /// The key of the first entry: the value by which a used entry is recognised as the expected chain. It is the id in
+    /// a split queue, and the id with both flags in a packed queue. Each next key is larger by [`key_step`].
     // One word, since the vector loops load it as one. Two fields that were just stored would stall that load until
     // they reach the cache.
     pub key: u64,
@@ -185,7 +186,7 @@ pub(super) fn key<R: DriverRing>() -> u64 {
     if R::is_packed() { KEY >> ID } else { u32::MAX.into() }
 }
 
-/// Returns the step from one key to the next: the id counts up.
+/// Returns the step from one key to the next: ids count up.
 #[inline(always)]
 pub(super) fn key_step<R: DriverRing>() -> u64 {
     if R::is_packed() { 1 << ID } else { 1 }

@@ -78,7 +78,7 @@ impl Vfio {
     }
 }
 
-// SAFETY: it only passes the addresses on, and accesses no bytes.
+// SAFETY: this implementation only passes the addresses on, and accesses no memory.
 unsafe impl DmaSpace for Vfio {
     fn map(&self, memory: &Arc<Mapping>) -> Result<Addresses> {
         self.space.map(memory)

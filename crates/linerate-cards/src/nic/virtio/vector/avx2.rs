@@ -46,7 +46,7 @@ pub fn take<R: DriverRing, L: Locate>(
         // SAFETY: `done + GROUP` is at most the length of each slice, by the condition above. `bufs` and `fresh` are
         // buffers of the view's region.
         unsafe {
-            // The difference is 0 for an expected key, and the packet's length minus one.
+            // The difference is 0 where the key is the expected one, and the packet's length minus one.
             let left = _mm256_and_si256(_mm256_sub_epi32(used.load_4::<R>(done), expected), mask);
             let wrong = _mm256_xor_si256(left, _mm256_min_epu32(left, most));
             if _mm256_testz_si256(wrong, wrong) == 0 {
@@ -190,14 +190,16 @@ fn count(first: u64, step: u64, interleaved: bool) -> __m256i {
 }
 
 impl UsedRun<'_> {
-    /// Returns the expected first four words, with `length` in their length halves; interleaved for a packed queue.
+    /// Returns the words expected for the first four entries, with `length` in their length halves. In a packed queue
+    /// the words are interleaved.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn expected_4<R: DriverRing>(&self, length: usize) -> __m256i {
         count(self.key + ring_word::<R>(length as u64, 0), key_step::<R>(), R::is_packed())
     }
 
-    /// Loads four words of lengths and keys, from entry `at` on; interleaved for a packed queue.
+    /// Loads the words of four used entries from entry `at` on, each with a length and a [key](UsedRun::key). In a
+    /// packed queue the words are interleaved.
     ///
     /// # Safety
     /// There are four entries from `at` on.
@@ -233,7 +235,7 @@ impl UsedRun<'_> {
 }
 
 impl AvailableRun<'_> {
-    /// Returns the first four second words, interleaved.
+    /// Returns the second words of the first four descriptors, interleaved.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn second_4<R: DriverRing>(&self) -> __m256i {

@@ -43,7 +43,7 @@ pub fn take<R: DriverRing, L: Locate>(
         // SAFETY: `done + GROUP` is at most the length of each slice, by the condition above. `bufs` and `fresh` are
         // buffers of the view's region.
         unsafe {
-            // The difference is 0 for an expected key, and the packet's length minus one.
+            // The difference is 0 where the key is the expected one, and the packet's length minus one.
             let left = _mm512_and_si512(_mm512_sub_epi32(used.load::<R>(done), expected), mask);
             if _mm512_cmpneq_epi32_mask(left, _mm512_min_epu32(left, most)) != 0 {
                 break;
@@ -170,14 +170,14 @@ fn count(first: u64, step: u64) -> __m512i {
 }
 
 impl UsedRun<'_> {
-    /// Returns the expected first eight words, with `length` in their length halves.
+    /// Returns the words expected for the first eight entries, with `length` in their length halves.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn expected<R: DriverRing>(&self, length: usize) -> __m512i {
         count(self.key + ring_word::<R>(length as u64, 0), key_step::<R>())
     }
 
-    /// Loads eight words of lengths and keys, from entry `at` on.
+    /// Loads the words of eight used entries from entry `at` on, each with a length and a [key](UsedRun::key).
     ///
     /// # Safety
     /// There are eight entries from `at` on.
@@ -218,7 +218,7 @@ impl AvailableRun<'_> {
         count(self.first as u64, 1)
     }
 
-    /// Returns the first eight second words.
+    /// Returns the second words of the first eight descriptors.
     #[target_feature(enable = "avx512f")]
     fn second<R: DriverRing>(&self) -> __m512i {
         count(self.second, second_step::<R>())
