@@ -1,7 +1,7 @@
 //! Virtual machines' cards and other programs' ports, over shared memory.
 //!
 //! - [`vhost`]: the device of a virtual machine's card; receive and send are `vhost/queue.rs`
-//! - [`virtio_user`]: the driver's side of it, over the driver in `linerate_cards::nic::virtio`
+//! - [`virtio_user`]: the driver's side of such a card, which uses the driver in `linerate_cards::nic::virtio`
 //! - [`memif`]: FD.io's shared memory interface; receive and send are `memif/queue.rs`
 
 #![warn(rustdoc::broken_intra_doc_links)]

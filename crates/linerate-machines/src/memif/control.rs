@@ -42,7 +42,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long a closing port waits for its server to close the connection.
 const GRACE: Duration = Duration::from_secs(1);
 /// The last ring index that a server announces in each direction, whatever the number of its queues. libmemif and DPDK
-/// use the same value (VPP: 256). Some clients read it as a count, and 0 as no ring at all.
+/// use the same value (VPP: 256). Some clients read this index as a count, and would read 0 as no ring at all.
 const MOST_RING: u16 = 255;
 
 /// This side's role in the protocol.
@@ -74,7 +74,7 @@ pub struct ConnectionOptions {
 ///
 /// # Errors
 /// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the path.
-/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be used, or this user may not use the
+/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the path cannot be used, or this user may not use the
 /// server's socket. [`ErrorKind::System`](linerate_core::ErrorKind::System) without a thread.
 pub fn start(path: &Path, options: ConnectionOptions, shared: Arc<Shared>) -> Result<ControlThread> {
     let peers = match options.role {
@@ -215,7 +215,7 @@ struct Session<'a> {
     options: &'a ConnectionOptions,
     shared: &'a Shared,
     stop: &'a Interrupt,
-    /// For this connection; at its end, for the next one.
+    /// The limits of this connection; once it has ended, the limits for the next connection.
     limits: RingLimits,
 }
 
@@ -260,7 +260,7 @@ impl Session<'_> {
                     if receives.iter().all(Option::is_none) && sends.iter().all(Option::is_none) {
                         return Err(End::Refused("there is no ring"));
                     }
-                    // Before the client can fill the rings.
+                    // The queues get the rings before `CONNECTED` is sent, that is, before the client can fill them.
                     self.shared.change(Some(ConnectionRings::new(regions, receives, sends, text(&init.name))));
                     return Ok(self.send_message(kind::CONNECTED, &field::<32>(&options.name), None)?);
                 }
@@ -356,7 +356,8 @@ impl Session<'_> {
             };
             let added = self.request(deadline, kind::ADD_RING, &body, Some(event.as_fd()));
             if matches!(added, Err(End::Disconnected(_))) && index > 0 {
-                // A server may announce more rings than it has queues: the next connection omits this one.
+                // A server may announce more rings than it has queues. It has just refused this ring, so the next
+                // connection requests fewer.
                 self.limits = limits;
                 self.limits[usize::from(direction == Direction::Receive)] = index;
             }
@@ -401,7 +402,7 @@ impl Session<'_> {
         }
     }
 
-    /// Waits at most [`DRAIN_TIMEOUT`] until the peer has taken all sent packets.
+    /// Waits until the peer has taken all sent packets, at most [`DRAIN_TIMEOUT`].
     fn wait_for_last(&self) {
         let begun = Instant::now();
         let pending = || self.shared.connected().map_or(0, |connected| connected.pending());
@@ -417,15 +418,15 @@ impl Session<'_> {
             }
             let timeout = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
             let socket: &UnixStream = self.connection.socket();
-            // A message from the peer is its end.
+            // A message or an end of file from the peer means that the connection ends.
             if poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&timeout)) == Ok(1) {
                 return;
             }
         }
     }
 
-    /// Ends the connection, and waits until the server has ended it, too: then it no longer uses lent buffers. Returns
-    /// false if the server does not end it within [`GRACE`] of the port's end.
+    /// Ends the connection, and waits until the server has ended it, too. From then on the server no longer uses lent
+    /// buffers. Returns false if the server does not end the connection within [`GRACE`] of the port's end.
     fn is_gone(&mut self) -> bool {
         let mut stopped = None;
         let _ = shutdown(self.connection.socket(), Shutdown::Write);

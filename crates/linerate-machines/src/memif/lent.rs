@@ -60,7 +60,7 @@ impl Lent {
     /// Gives the buffers of all but the last `kept` descriptors to the batch.
     ///
     /// # Errors
-    /// There are fewer: by its index, the peer holds more descriptors than it was given.
+    /// Fewer descriptors have buffers: the peer's index claims more descriptors than the peer was given.
     #[inline(always)]
     pub fn reclaim(&mut self, kept: u16, batch: &mut Batch) -> Result<(), Breach> {
         let done = self.count.checked_sub(kept).map(usize::from);
@@ -68,7 +68,7 @@ impl Lent {
         let done = done.ok_or(Breach::Beyond { what, is: kept.into(), most: self.count.into() })?;
         let start = usize::from(self.first) & (self.bufs.len() - 1);
         let run = done.min(self.bufs.len() - start);
-        // SAFETY: they are from the queue's pool, which is the batch's, and no longer lent.
+        // SAFETY: the buffers are from the queue's pool, which is the batch's, and no longer lent.
         unsafe {
             batch.recycle(&self.bufs[start..start + run]);
             batch.recycle(&self.bufs[..done - run]);
@@ -82,7 +82,7 @@ impl Drop for Lent {
     fn drop(&mut self) {
         let last = self.bufs.len() - 1;
         let numbers = (0..self.count).map(|ahead| usize::from(self.first.wrapping_add(ahead)) & last);
-        // SAFETY: they are from this pool, and were lent; the peer no longer uses them.
+        // SAFETY: the buffers are from this pool, and were lent; the peer no longer uses them.
         unsafe { self.pool.give(&numbers.map(|number| self.bufs[number]).collect::<Vec<_>>()) };
     }
 }

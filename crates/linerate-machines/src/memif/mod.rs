@@ -2,7 +2,7 @@
 //! libmemif and DPDK's net_memif. A port can be either side.
 //!
 //! The client connects to the server over a socket, and creates and sends all memory: rings of descriptors, and
-//! buffers. Packets are copied between them and slots; a client may instead lend the slots' buffers.
+//! buffers. Packets are copied between these buffers and slots; a client may instead lend the slots' buffers.
 //!
 //! - `queue`: **receive and send**, top-down in one file: read this one first
 //! - `zero_copy`: the same for a client that lends its buffers; `lent`: the buffers of one ring
@@ -109,7 +109,7 @@ impl Memif {
     ///
     /// # Errors
     /// [`ErrorKind::BadOption`]; [`BadName`](ErrorKind::BadName) if no socket can be at the path;
-    /// [`ErrorKind::Unusable`] if it cannot be used, or this user may not use the server's socket;
+    /// [`ErrorKind::Unusable`] if the path cannot be used, or this user may not use the server's socket;
     /// [`ErrorKind::Exhausted`], [`ErrorKind::System`].
     pub fn open(name: &PortName, config: Config) -> Result<SoftwarePort<Memif>> {
         let role = match name.option("role") {

@@ -88,7 +88,7 @@ pub trait BufferPolicy: Send + 'static {
         pool: (&Arc<Pool>, Placement),
     ) -> Received;
 
-    /// Prepares the descriptors of such a packet for the next one.
+    /// Prepares the descriptors of a packet passed to [`take_parts`](BufferPolicy::take_parts) for the next packet.
     fn renew(ring: &MemifRing, lent: &mut Self::Lent<'_>, descriptors: Range<u16>, placement: Placement);
 }
 

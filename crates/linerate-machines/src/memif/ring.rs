@@ -106,8 +106,8 @@ pub struct MemifRing {
 }
 
 impl MemifRing {
-    /// Locates a ring in the connection's memory, at the descriptor where its last user stopped. Returns `None` if it
-    /// is not completely inside, or not a ring.
+    /// Locates a ring in the connection's memory, at the descriptor where its last user stopped. Returns `None` if the
+    /// ring is not completely inside the memory, or there is no ring at the location.
     pub fn new(regions: &Arc<Regions>, location: RingLocation, next: u16) -> Option<MemifRing> {
         let RingLocation { region, offset, log2_size, buffers } = location;
         let size = 1usize.checked_shl(log2_size.into()).filter(|_| log2_size <= MOST_LOG2)?;
@@ -150,11 +150,12 @@ impl MemifRing {
         }
     }
 
-    /// Returns the number of descriptors in a send ring that the peer has not taken; 0 if its index is invalid.
+    /// Returns the number of descriptors in a send ring that the peer has not taken; 0 if the peer's index is invalid.
     pub fn pending(&self) -> u16 {
         let [head, tail] = [HEAD, TAIL].map(|word| self.words[word].load(Relaxed));
         let (handed_over, size) = (head.wrapping_sub(tail), self.size());
-        // The client hands over packets on its send ring. On the server's, it hands over room, at first not all of it.
+        // On the client's send ring, the client hands over packets. On the server's send ring, the client hands over
+        // empty buffers, at first not all of them.
         let pending = if self.ours == HEAD { handed_over } else { size.wrapping_sub(handed_over).min(tail) };
         if pending <= size { pending } else { 0 }
     }

@@ -193,10 +193,10 @@ fn a_queue_that_sleeps_is_woken_and_one_that_polls_is_not() {
             batch.push(&pool, &[1; 60]);
             assert_eq!((tx.send(&mut batch), rx.recv(&mut back)), (1, 1));
         }
-        // Its event was not raised in between.
+        // The queue's event was not raised in between.
         assert!(!is_readable(&rx.arm().unwrap()), "a queue that polls");
     }
-    // The end of the connection, and the next connection, wake it as well.
+    // The end of the connection, and the next connection, wake the queue as well.
     let event = at_server.arm().unwrap().try_clone_to_owned().unwrap();
     drop((to_server, at_client, client));
     until(|| is_readable(&event));

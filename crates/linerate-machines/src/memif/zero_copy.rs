@@ -79,7 +79,7 @@ impl BufferPolicy for Lends {
             fresh.push(buf);
         }
         if fresh.len() < parts.len() {
-            // SAFETY: they were just taken.
+            // SAFETY: the buffers were just taken from the batch.
             unsafe { batch.recycle(&fresh) };
             return Received::NoBuffer;
         }
@@ -97,7 +97,7 @@ impl BufferPolicy for Lends {
         Received::Packet
     }
 
-    /// Lends the new buffers, or again those of a dropped packet.
+    /// Lends the buffers that replaced a packet's, or lends the buffers of a dropped packet again.
     fn renew(ring: &MemifRing, lent: &mut &mut Lent, descriptors: Range<u16>, placement: Placement) {
         for ahead in descriptors {
             let buf = *lent.at(ring.number(ahead));
@@ -193,12 +193,12 @@ struct HandedOver {
 /// The packet after those handed over.
 #[derive(Default)]
 enum NextPacket {
-    /// There is none, or no room.
+    /// There is no next packet, or no room for it.
     #[default]
     Waits,
-    /// It can never be sent, and has this number of slots.
+    /// The packet can never be sent; it has this number of slots.
     TooLong(usize),
-    /// It must be finished first: a descriptor cannot express checksums and segmentation.
+    /// The packet must be finished first: a descriptor cannot express checksums and segmentation.
     Unfinished,
 }
 

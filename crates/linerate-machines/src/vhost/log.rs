@@ -5,7 +5,8 @@
 //!   page n of the guest:   bit n % 64 of word n / 64
 //! ```
 //!
-//! Addresses beyond the end of the log are not logged: the front end chose its size, and the guest is its own.
+//! Addresses beyond the end of the log are not logged: the front end chose the size of the log, and only its own guest
+//! is affected.
 #![allow(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -48,7 +49,8 @@ impl Log {
         let Some(last) = (len as u64).checked_sub(1).map(|rest| address.saturating_add(rest)) else { return };
         for page in address / PAGE..=last / PAGE {
             let Some(word) = self.words.get((page / 64) as usize) else { return };
-            // Release: after the write to the page. Written even if it is set: the front end may be clearing it.
+            // Release: after the write to the page. The bit is written even if it is already set, because the front end
+            // may be clearing it.
             word.fetch_or(1 << (page % 64), Release);
         }
     }

@@ -144,7 +144,7 @@ impl Region {
     }
 }
 
-#[cfg(all(test, not(miri)))] // it asks the kernel for memory files
+#[cfg(all(test, not(miri)))] // the tests ask the kernel for memory files
 mod tests {
     use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 

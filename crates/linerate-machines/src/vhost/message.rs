@@ -27,7 +27,7 @@ pub mod flag {
 
 /// A feature bit that is not from virtio: written pages are logged.
 pub const LOG_ALL: u64 = VhostUserVirtioFeatures::LOG_ALL.bits();
-/// A virtio feature bit with another meaning here: there are protocol features.
+/// A virtio feature bit with another meaning here: the back end has protocol features, which can be negotiated.
 pub const PROTOCOL_FEATURES: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
 /// A flag in a virtqueue's number: the message has no descriptor.
 pub const NO_DESCRIPTOR: u64 = 1 << 8;

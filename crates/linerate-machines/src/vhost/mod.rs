@@ -60,7 +60,7 @@ impl Vhost {
     ///
     /// # Errors
     /// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the path,
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be used,
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the path cannot be used,
     /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption),
     /// [`ErrorKind::System`](linerate_core::ErrorKind::System).
     pub fn open(path: &str, is_client: bool, has_packed: bool, config: Config) -> Result<SoftwarePort<Vhost>> {

@@ -12,8 +12,8 @@
 //! Chains are used in order, at the position of their first descriptor. Used descriptors are held back, then exposed
 //! from the last to the first. The driver waits for the first, so it sees all or none.
 //!
-//! The front end's memory does not contain the position, so it is [recorded](super::positions) before each exposure.
-//! The process after a killed one reads it there, and completes an interrupted exposure.
+//! The front end's memory does not contain the position, so it is [recorded](super::positions) before each exposure. If
+//! the process is killed, the next one reads the position from the record, and completes an interrupted exposure.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -167,8 +167,8 @@ impl Packed {
 
     /// Returns the position at which a ring at this address starts.
     ///
-    /// After a kill, the front end sends the same base again; then the record is right. But if the driver has reset the
-    /// ring meanwhile, the base may still be the same, although the ring is new.
+    /// If the previous process was killed, the front end sends the same base again, and the recorded position is right.
+    /// But if the driver has reset the ring meanwhile, the base may still be the same, although the ring is new.
     fn resume(&self, address: u64) -> u16 {
         let is_inside = |position: u16| position & !WRAP <= self.last;
         let is_it = |&RecordedPosition { base, last, from, to }: &RecordedPosition| {
@@ -183,8 +183,8 @@ impl Packed {
         }
     }
 
-    /// Returns whether no descriptor from the base on was ever used. Each is then available in the first round, or zero
-    /// except for its id, which some drivers (DPDK) write in advance.
+    /// Returns whether no descriptor from the base on was ever used. Each descriptor is then available in the first
+    /// round, or zero except for its id, which some drivers (DPDK) write in advance.
     fn is_new(&self) -> bool {
         let is_unused = |[address, second]: &[AtomicU64; 2]| {
             let word = second.load(Relaxed);
@@ -204,12 +204,12 @@ impl Packed {
             chains.push(whole.unwrap_or(chain));
             match whole {
                 Some(chain) => at = chain.end,
-                // The front end has used the rest of the chain as a separate one.
+                // The front end has used the rest of the chain as a separate chain.
                 None => break,
             }
         }
         if chains.is_empty() {
-            return; // it was not interrupted
+            return; // the exposure was not interrupted
         }
         for _ in 0..self.size() {
             if at == to {
@@ -227,8 +227,9 @@ impl Packed {
     /// Returns the position at which a ring at `position` resumes, if the front end's base was `before`.
     ///
     /// While its back end is gone, QEMU empties a transmit queue. It knows the position of a packed ring only from the
-    /// base, and returns the chains it finds there as used. If `before` is ahead of `position`, they are out of order:
-    /// the driver waits for the chains in between, which are returned empty, too. Otherwise, no chain waits for them.
+    /// base, and returns the chains it finds there as used. If `before` is ahead of `position`, QEMU has used chains
+    /// out of order: the driver waits for the chains in between, which are returned empty, too. Otherwise the driver
+    /// waits for no earlier chain.
     fn resume_after_qemu_drops(&self, before: u16, position: u16) -> u16 {
         if self.base == before {
             return position;
@@ -311,7 +312,7 @@ impl DeviceRing for Packed {
 
     #[inline(always)]
     fn put_used(&mut self, chain: Head, len: u32) {
-        // There can be more chains than the ring has only if the driver revokes some.
+        // There can be more used chains than the ring has descriptors only if the driver revokes some chains.
         if let Some(used) = self.used.get_mut(self.count) {
             *used = (chain.position, Packed::word(chain, len));
             self.count += 1;

@@ -59,7 +59,8 @@ impl PositionFile {
     /// Opens or creates the file that belongs to a socket.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be created, or others can access it.
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the file cannot be created, or others can access
+    /// it.
     pub fn open(socket: &Path) -> Result<PositionFile> {
         let mut name = socket.as_os_str().to_os_string();
         name.push(".rings");
@@ -142,7 +143,8 @@ impl Record {
     pub fn load_for(&self, address: u64) -> Option<RecordedPosition> {
         let (position, ring) = (self.position(), &self.file.words[RINGS + self.number]);
         if ring.load(Relaxed) != address {
-            // In this order, so that the position is never mistaken for another ring's.
+            // The old position is cleared before the address is stored, so that it is never mistaken for the new
+            // ring's.
             position.store(0, Relaxed);
             ring.store(address, Release);
             return None;

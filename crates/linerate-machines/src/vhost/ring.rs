@@ -35,9 +35,9 @@ pub struct Descriptor {
 #[derive(Clone, Copy)]
 pub struct Head {
     pub first: Descriptor,
-    /// The position of its first descriptor.
+    /// The position of the chain's first descriptor.
     pub position: u16,
-    /// The position after it.
+    /// The position after the chain.
     pub end: u16,
     /// The driver's id of the chain; it is not used except to return it, since it can be any number.
     pub id: u16,
@@ -46,7 +46,7 @@ pub struct Head {
 /// The result of [`DeviceRing::read_chain`].
 pub enum Found {
     Chain(Head),
-    /// The driver has made no chain available there yet.
+    /// The driver has made no chain available at this position yet.
     Unavailable,
     /// The chain is invalid.
     Invalid(Breach),
@@ -81,7 +81,8 @@ pub trait DeviceRing {
     /// Reads the chain at a position.
     fn read_chain(&self, position: u16) -> Found;
 
-    /// Returns the descriptor that follows `from` in a chain, and advances the chain's end.
+    /// Returns the descriptor that follows `from` in a chain. In a packed queue, also sets the chain's `id` to this
+    /// descriptor's, and its `end` to the position after this descriptor.
     ///
     /// # Errors
     /// There is no such descriptor.

@@ -58,8 +58,8 @@ impl Shared {
 ///
 /// # Errors
 /// [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the path.
-/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if it cannot be used, or this user may not use the front
-/// end's socket. [`ErrorKind::System`](linerate_core::ErrorKind::System) without a thread.
+/// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if the path cannot be used, or this user may not use the
+/// front end's socket. [`ErrorKind::System`](linerate_core::ErrorKind::System) without a thread.
 pub fn start(port: &str, path: &Path, is_client: bool, shared: Arc<Shared>) -> Result<ControlThread> {
     let peers = match is_client {
         true => Peers::connect_to(port, path)?,
@@ -102,9 +102,9 @@ pub(super) enum End {
 
 /// Why a message was refused.
 enum Refused {
-    /// It violates the protocol, or cannot be carried out.
+    /// The message violates the protocol, or cannot be carried out.
     Message(&'static str),
-    /// A queue still uses what the message changes, so the front end must not be told that it is done.
+    /// A queue still uses what the message changes, so the front end must not be told that the change is done.
     Stalled,
 }
 
@@ -205,7 +205,8 @@ impl Session {
         match answer {
             Ok(Some(payload)) => {
                 self.connection.send(header, &[&payload], &[])?;
-                // Only after the reply: a process killed before it has not told the position to the front end.
+                // Forget the position only after the reply: if this process is killed before that, the front end does
+                // not know the position.
                 if request == u32::from(Request::GET_VRING_BASE) {
                     let stopped = self.state(&message).and_then(|state| self.vring(state.index));
                     stopped.iter().for_each(|vring| vring.forget_position());
@@ -265,9 +266,10 @@ impl Session {
                 })
             }
             // A split ring's position is read from its used index when it is first polled. Chains are used in order, so
-            // no other position can be right. The base serves rings stopped before that, and packed rings. A packed
-            // ring's base has two positions: where chains are read (bits 0 to 15), and where they are used. Both are
-            // the same, since this side uses chains in order. DPDK's virtio-user leaves the second one empty.
+            // no other position can be right. The base is used for rings that are stopped before they are polled, and
+            // for packed rings. A packed ring's base has two positions: where chains are read (bits 0 to 15), and where
+            // they are used. Both are the same, since this side uses chains in order. DPDK's virtio-user leaves the
+            // second one empty.
             Request::SET_VRING_BASE => {
                 let state = self.state(message)?;
                 self.vring(state.index)?.reset();
@@ -324,7 +326,7 @@ impl Session {
     }
 
     fn change_all(&self, change: impl Fn(&mut Setup)) -> Reply {
-        // All of them, even after one whose thread is stopped.
+        // Change all virtqueues, even after one whose thread is stopped.
         let changed: Vec<_> = self.shared.vrings.iter().map(|vring| vring.change(&change)).collect();
         changed.into_iter().collect::<std::result::Result<(), _>>()?;
         Ok(None)
@@ -442,7 +444,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         for vring in &self.shared.vrings {
-            // A queue that still uses it was reported.
+            // A queue that still uses the old setup was reported by `change`.
             let _ = vring.change(|setup| *setup = Setup::default());
             vring.reset();
         }

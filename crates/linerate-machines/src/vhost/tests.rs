@@ -740,7 +740,7 @@ fn memory_that_goes_away_ends_the_connection_and_not_the_process() {
             test.port.link().unwrap() == Link::Down
         });
         drop(front.connection);
-        std::mem::forget(front.rings); // its own view would fault as well
+        std::mem::forget(front.rings); // the test's own mapping of the memory would fault as well
         // The next front end is not affected.
         let mut front = FrontEnd::connect(&test, feature::VERSION_1);
         front.transmit(&frames(5));
@@ -820,7 +820,7 @@ fn a_log_has_every_page_that_is_written() {
     }
 }
 
-/// A log that is too short for an address does not get it. A truncated log ends the queues, not the process.
+/// A log that is too short for an address is not written for it. A truncated log ends the queues, not the process.
 #[test]
 fn a_log_is_not_trusted() {
     for (what, size, used, is_truncated) in [
@@ -1006,7 +1006,7 @@ fn a_message_that_breaks_the_protocol_ends_its_connection_alone() {
                 Err(error) => break error.kind(),
             }
         };
-        // Unread bytes make it a reset.
+        // Unread bytes turn the end of the connection into a reset.
         assert!([std::io::ErrorKind::UnexpectedEof, std::io::ErrorKind::ConnectionReset].contains(&end), "{what}");
     }
 }
@@ -1243,7 +1243,7 @@ fn a_packed_ring_that_is_stopped_says_where_it_is() {
     front.exchange_packed(&mut rx, &frames(11));
 }
 
-/// The front end sends the same base as to the killed process, which never reported another.
+/// The front end sends the same base as to the killed process, because that process never reported another base.
 #[test]
 fn packed_rings_go_on_after_a_kill() {
     let mut test = listening("?packed=on");
@@ -1398,7 +1398,7 @@ fn another_front_end_s_packed_rings_begin_where_it_names() {
     until(|| test.port.info().description.contains("no front end"));
     let other = FrontEnd::new(UnixStream::connect(&test.path).unwrap());
     let mut other = FrontEnd { user: USER + LEN as u64, base: 0x0003_0003, ..other };
-    // It has used three descriptors in the second round.
+    // The other machine has used three descriptors in the second round.
     for n in 0..SIZE {
         let used = if n < 3 { 0 } else { AVAILABLE | USED };
         other.rings[1].table[usize::from(n)][1].store(u64::from(used) << 48, Relaxed);

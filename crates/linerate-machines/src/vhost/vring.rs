@@ -180,7 +180,7 @@ impl Vring {
     }
 
     fn wait_until_left(&self) -> bool {
-        /// A poll takes less time if its thread has a processor.
+        /// A poll takes less time than this if its thread has a processor.
         const POLL: Duration = Duration::from_millis(1);
         let timeout = if self.is_stalled.load(Relaxed) { POLL } else { self.timeout };
         let (begin, mut patience) = (Instant::now(), YieldWait::new(POLL));
@@ -219,7 +219,7 @@ impl Vring {
         u16::try_from(self.position.load(Acquire)).ok()
     }
 
-    /// Locates the ring in the front end's memory; `None` if it is not inside.
+    /// Locates the ring in the front end's memory; `None` if the ring is not inside that memory.
     fn ring(&self, setup: &Setup) -> Option<AnyRing> {
         let &Setup { addresses, size, base, .. } = setup;
         let event_idx = setup.features & feature::EVENT_IDX != 0;

@@ -46,7 +46,7 @@ pub struct BackEnd {
     pairs: u16,
     /// The doorbells, by queue.
     kicks: Vec<Arc<Interrupt>>,
-    /// The event of polled queues, which is never read: QEMU's libvhost-user fails without one.
+    /// The event of polled queues, which is never read. It exists because QEMU's libvhost-user fails without an event.
     unread: Interrupt,
     state: Mutex<State>,
 }
@@ -87,7 +87,7 @@ impl BackEnd {
         | feature::ACCESS_PLATFORM
         | PROTOCOL_FEATURES;
 
-    /// Wraps a connection, and requests the back end's features. It gets no memory yet.
+    /// Wraps a connection, and requests the back end's features. The back end gets no memory yet.
     ///
     /// # Errors
     /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable);

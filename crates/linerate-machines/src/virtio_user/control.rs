@@ -97,7 +97,7 @@ impl Shared {
 /// A back end that cannot be used.
 struct Unusable {
     error: Error,
-    /// Its device, if the back end may have its memory.
+    /// The back end and its device, if the back end may still use the memory that it was sent.
     device: Option<(Arc<BackEnd>, Virtio)>,
 }
 

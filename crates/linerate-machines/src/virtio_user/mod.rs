@@ -56,13 +56,13 @@ impl Default for Forms {
 }
 
 impl VirtioUser {
-    /// Connects to the back end that listens at the socket `path`, and reconnects when it is gone. As a server, listens
-    /// there for back ends.
+    /// Connects to the back end that listens at the socket `path`, and reconnects when the back end is gone. As a
+    /// server, listens at the path for back ends.
     ///
     /// # Errors
-    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if no back end listens there, or if it or the path
-    /// cannot be used; [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the path;
-    /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption), and errors of the driver.
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable) if no back end listens there, or if the back end or
+    /// the path cannot be used; [`ErrorKind::BadName`](linerate_core::ErrorKind::BadName) if no socket can be at the
+    /// path; [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption), and errors of the driver.
     pub fn open(path: &str, is_server: bool, forms: Forms, config: Config) -> Result<SoftwarePort<VirtioUser>> {
         config.check_ring()?;
         let queues = config.options.rx_queues.max(config.options.tx_queues);

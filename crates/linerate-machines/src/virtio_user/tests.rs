@@ -288,7 +288,7 @@ fn a_receiver_sleeps_until_packets_or_back_ends_come() {
     assert!(!is_woken(&mut rx, 0));
     let mut back = open(&theirs, &format!("vhost:{}?client=on", path.display())).unwrap();
     assert!(is_woken(&mut rx, 10), "a back end wakes it");
-    // It stays armed. The back end wakes it when it receives the event, and again when the link is up.
+    // The queue's event stays armed. The back end raises the event when it receives it, and again when the link is up.
     until(|| rx.recv(&mut batch) == 0 && rx.buffers() > 0);
     until(|| {
         rx.disarm();
@@ -520,7 +520,7 @@ fn a_back_end_that_fails_is_followed_by_the_next() {
         let change = move |n: usize, _: &Header, answer: &mut Answer| answer.close = n >= at;
         let failing = BackEnd::start_at(&path, FEATURES | PROTOCOL_FEATURES, PROTOCOL, Box::new(change));
         assert_eq!(failing.thread.join().unwrap().len(), at + 1);
-        // Independent of what it received before.
+        // No packet passes, whichever requests the failing back end has received.
         assert_eq!((rx.recv(&mut batch), tx.send(&mut batch)), (0, 0));
         std::fs::remove_file(&path).unwrap();
         back = vhost(if at % 2 == 0 { "?packed=on" } else { "" });
@@ -535,7 +535,7 @@ fn a_back_end_that_fails_is_followed_by_the_next() {
 fn a_back_end_that_breaks_the_protocol_is_an_error() {
     let all = BackEnd::start(FEATURES | PROTOCOL_FEATURES, PROTOCOL, good());
     drop(open(&pool(), &all.name("")).unwrap());
-    // Without the requests at the port's end.
+    // Leave out the requests at the port's end.
     let requests = all.thread.join().unwrap();
     let begun = requests.iter().rposition(|&request| request == Request::SET_STATUS).unwrap() - 2;
     type Violation = fn(&mut Answer);
@@ -673,7 +673,7 @@ fn a_back_end_that_does_not_answer_is_given_up() {
     assert!(!link.is_alive() && !link.is_gone() && link.failure().unwrap().contains("does not answer"));
     assert_eq!(link.send_request(Request::SET_OWNER, &[], &[], false), None, "nothing more is sent");
     drop(theirs);
-    // Data that it sends before its end is not read.
+    // Data that the back end sends before its end is not read.
     until(|| {
         link.check_socket();
         link.is_gone()

@@ -176,7 +176,7 @@ fn a_kick_before_the_ring_is_enabled_is_not_lost() {
     front.number(Request::GET_FEATURES);
     assert!(is_raised(&rx.arm().unwrap()));
     assert_eq!(receive(&mut rx, 3), frames(3));
-    // From then on, every notification wakes it.
+    // From then on, every notification wakes the queue.
     for _ in 0..3 {
         clear(&mut rx);
         assert_eq!(rx.recv(&mut batch), 0);
