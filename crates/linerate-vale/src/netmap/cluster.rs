@@ -198,7 +198,7 @@ impl Consumers {
 }
 
 impl Shared {
-    /// Locks, ignoring poison: packets left by a turn that panicked are distributed in the next turn.
+    /// Locks, ignoring poison: packets left by a distributor that panicked are distributed by the next distributor.
     fn distributor(&self) -> MutexGuard<'_, Distributor> {
         self.distributor.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -240,7 +240,7 @@ impl Distributor {
     }
 
     /// Moves all received packets into their consumers' rings. Packets of another pool are copied; they wait for the
-    /// next turn if the pool has no free buffers.
+    /// next call if this pool has no free buffers.
     fn distribute_all(&mut self, shared: &Shared) {
         let Distributor { port_batch, copies, lanes, last_consumer, .. } = self;
         if port_batch.bind_if_unbound(&shared.pool) {
@@ -518,7 +518,7 @@ impl ClusterRx {
 
 impl Drop for ClusterRx {
     fn drop(&mut self) {
-        // The card reports an error again at its next use.
+        // An error is dropped here: the port's queues report it again at their next use.
         let _ = self.leave();
     }
 }

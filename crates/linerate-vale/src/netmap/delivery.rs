@@ -298,8 +298,8 @@ fn count(counters: &QueueCounters, taken: RecipientCounts) -> u64 {
 }
 
 impl SenderSide {
-    /// Returns the timestamp for the next `count` copies; `None` if they get none here. A recipient sets timestamps
-    /// itself.
+    /// Returns the timestamp for the next `count` copies; `None` if the port has no timestamps, or a recipient sets
+    /// them itself.
     #[inline(always)]
     fn time(&mut self, delivery: &Delivery, count: usize) -> Option<u64> {
         (delivery.timestamps && self.recipient.is_none()).then(|| self.times.take(count))

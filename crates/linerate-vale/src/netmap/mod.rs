@@ -11,8 +11,8 @@
 //! - `slot_channel`: moves packets into and out of a channel
 //! - `channel`: a ring of words between two threads
 //!
-//! This module uses memory and ports, but no cards and no kernel interfaces. Those can be attached to a switch as
-//! ports.
+//! This module uses memory and ports, but no cards and no kernel interfaces. Cards and interfaces can be attached to a
+//! switch as ports.
 
 mod channel;
 mod cluster;

@@ -97,7 +97,7 @@ impl Learning {
             let (destination, origin) = Address::of(header);
             if learned != Some(origin) && !origin.is_multicast() && !first.is_unlearned() {
                 self.table.learn(origin, source, now);
-                // The address just learned may be the last destination.
+                // The address just learned may be the destination cached in `found`.
                 (learned, found.0) = (Some(origin), None);
             }
             if found.0 != Some(destination) {

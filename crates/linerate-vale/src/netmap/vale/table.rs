@@ -76,7 +76,7 @@ impl Table {
         for entry in &self.entries {
             let value = entry.load(Relaxed);
             if value != 0 && age(value, now) > MAX_AGE {
-                // Fails if the address was seen in the meantime, which is intended.
+                // The exchange fails if the address was seen in the meantime, which is intended.
                 let _ = entry.compare_exchange(value, 0, Relaxed, Relaxed);
             }
         }

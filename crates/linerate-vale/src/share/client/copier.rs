@@ -57,7 +57,8 @@ impl Copier {
         }
     }
 
-    /// Publishes the complete packets, and reads the shadow's tail. Returns whether the server wants a token.
+    /// Publishes the complete packets, and reads the shadow's tail. Returns whether the server must be woken with a
+    /// token.
     pub fn hand_over(&mut self) -> bool {
         self.client.set(self.begin as u32, self.begin as u32);
         // The head is between the last head and tail, so this cannot fail.

@@ -101,7 +101,7 @@ impl ClientRings {
 }
 
 impl ClientTx {
-    /// Passes on the slots that the program has released, and sends the server a token if it wants one.
+    /// Passes on the slots that the program has released, and wakes the server with a token if it has asked for that.
     ///
     /// # Errors
     /// [`ErrorKind::BadRing`](linerate_core::ErrorKind::BadRing).
@@ -140,8 +140,8 @@ impl ClientTx {
 }
 
 impl ClientRx {
-    /// Returns the slots that the program has released, and sends a token if the server or the sender of a pipe wants
-    /// one.
+    /// Returns the slots that the program has released, and sends a token if the server, or the sender of a pipe, has
+    /// asked to be woken.
     ///
     /// # Errors
     /// [`ErrorKind::BadRing`](linerate_core::ErrorKind::BadRing).
@@ -164,8 +164,8 @@ impl ClientRx {
 }
 
 impl PipeLink {
-    /// Copies these slots to the other end, and publishes the whole packets among them. Returns whether a token must be
-    /// sent.
+    /// Copies these slots to the other end, and publishes the whole packets among them. Returns whether the receiver
+    /// must be woken with a token.
     #[inline(always)]
     fn pass(&self, ring: &SharedRing, from: usize, head: usize) -> bool {
         let (other, mut at) = (&self.other, from);
@@ -206,7 +206,7 @@ impl PipeLink {
 fn give_to_monitor(port: &SharedRing, from: usize, to: usize, monitor: &SharedRing, flag: u16, socket: BorrowedFd<'_>) {
     let client = ClientRing { ring: monitor.clone() };
     let Some(_turn) = client.turn() else { return };
-    // The monitor may be closed by now, and another ring may be in its place.
+    // The monitor may be closed by now, and another ring may be at its location.
     if port.monitor().is_none_or(|there| there.place != monitor.place) {
         return;
     }
@@ -407,7 +407,7 @@ mod tests {
         assert!(!was_notified(&bench.server), "nothing has come");
         bench.send(&[(60, NS_MOREFRAG)]);
         assert!(was_notified(&bench.server));
-        // The other direction: tokens for free slots.
+        // The other direction: tokens wake a sender that waits for free slots.
         bench.tail();
         bench.release(1);
         assert!(!was_notified(&bench.server));

@@ -290,8 +290,8 @@ impl SharedPort {
     }
 
     /// Asks the server to make the descriptor readable once a slot is free (`send`) or a packet has arrived
-    /// (`receive`). The caller must sync and check the rings again before it sleeps. After a wakeup without a packet or
-    /// free slot, set `is_in_vain` to read all tokens.
+    /// (`receive`). The caller must sync and check the rings again before it sleeps. After a wake-up without a packet
+    /// or free slot, set `is_in_vain` to read all pending tokens.
     pub fn arm(&self, socket: BorrowedFd<'_>, send: bool, receive: bool, is_in_vain: bool) {
         let all = || self.sending().chain(self.receiving());
         if is_in_vain || all().any(ClientRing::has_token) {
@@ -313,8 +313,8 @@ impl SharedPort {
         self.receiving().filter(|_| receive).for_each(ClientRing::arm);
     }
 
-    /// Keeps a token in the descriptor whenever a slot is free (`send`) or a packet has arrived (`receive`), so that
-    /// the kernel always knows the descriptor's state.
+    /// Keeps a token pending in the descriptor, which is thus readable, whenever a slot is free (`send`) or a packet
+    /// has arrived (`receive`). So the kernel always knows the descriptor's state.
     pub fn keep_armed(&self, socket: BorrowedFd<'_>, send: bool, receive: bool) {
         let sending = self.sending().filter(|_| send);
         let mut needs_notify = false;
@@ -436,7 +436,7 @@ mod tests {
             producer.publish_tail();
         }
 
-        /// Sends a token as the server does, if the client wants one.
+        /// Sends a token as the server does, if the client has asked to be woken.
         fn answer(&self, receives: bool, number: usize) -> bool {
             let ring = self.ring(receives, number);
             let is_woken = ring.must_notify_client();
@@ -495,7 +495,7 @@ mod tests {
         assert!(port.can_receive());
     }
 
-    /// A token for a wakeup in vain is read, although another thread or process may still wait for it.
+    /// A token that woke a thread in vain is read, although another thread or process may still wait for it.
     #[test]
     fn a_token_that_is_read_is_requested_again() {
         let port = Bench::new(RingCounts { tx: 1, rx: 2, ..RingCounts::default() }, RingSelection::All);

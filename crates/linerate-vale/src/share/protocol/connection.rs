@@ -1,6 +1,7 @@
 //! The connection between a client and the server of its ports: a socket (`SOCK_SEQPACKET`, unix(7)). It carries
-//! requests and replies, each a JSON message with optional file descriptors. It also carries tokens, single bytes with
-//! which each side wakes the other.
+//! requests and replies, each a JSON message with optional file descriptors. It also carries **tokens**: messages of
+//! one byte, whose only purpose is to wake the other side. A side that is about to sleep sets a flag in the shared ring
+//! (`ring`), and the other side sends a token when it sees the flag.
 //!
 //! The client's end of the connection is its descriptor of a port. The kernel tracks its state: it is readable while a
 //! token is pending or after the server is gone. The server is notified when the last process closes it.
@@ -22,7 +23,7 @@ use serde::de::DeserializeOwned;
 
 /// A message from a client.
 pub enum Message {
-    /// The client asks the server to check its rings.
+    /// A token: the client wakes the server, so that the server checks the client's rings.
     Token,
     /// A message that the server sent itself through a descriptor, to identify the descriptor's session.
     Proof([u8; 16]),
@@ -40,7 +41,7 @@ pub struct Connection<S = OwnedFd> {
     socket: S,
 }
 
-/// The content of a token.
+/// The content of a token, the message that only wakes the other side.
 const TOKEN: &[u8] = &[1];
 /// The prefix of a proof.
 const PROOF: &[u8] = b"linerate-proof:";

@@ -62,7 +62,7 @@ pub struct OpenRequest {
     pub monitor_rx: bool,
     /// Open a monitor of sent packets.
     pub monitor_tx: bool,
-    /// Open a monitor of both, which gets the port's own buffers once the port is done with them.
+    /// Open a zero-copy monitor, which gets the port's own buffers once the port is done with them.
     pub zero_copy: bool,
     /// No other descriptor may open the port at the same time.
     pub exclusive: bool,
@@ -72,7 +72,8 @@ pub struct OpenRequest {
     pub takes_header: bool,
     /// Other descriptors of the same user may share the rings if they open the port in the same way.
     pub shares: bool,
-    /// The client is one of several among which the port's packets are distributed. It gets the next free share.
+    /// The client is one of several among which the port's packets are distributed. The client gets the next free
+    /// share.
     pub cluster: Option<ClusterRequest>,
     /// The client reads arrival times from the pointers of received slots.
     pub timestamps: bool,
@@ -80,7 +81,7 @@ pub struct OpenRequest {
     pub flags: u64,
 }
 
-/// How a port's packets are distributed among several clients. All clients must request the same.
+/// How a port's packets are distributed among several clients. All clients must request the same distribution.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterRequest {
     /// The number of shares.

@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn another_users_folder_is_refused() {
         if !rustix::process::geteuid().is_root() {
-            return; // only root can create one
+            return; // only root can give a folder to another user
         }
         let (keep, path) = folder();
         fs::create_dir(&path).unwrap();

@@ -34,8 +34,8 @@ struct Free {
     buffers: Vec<u32>,
     /// For each buffer up to the first one never used: whether it is in `buffers`. A program may name a buffer twice.
     is_free: Vec<bool>,
-    /// The number of all buffers. A list of all would be most of the server's memory, so buffers enter it only when
-    /// freed.
+    /// The number of all buffers. A list of all buffers would be most of the server's memory, so a buffer enters
+    /// `buffers` only when it is freed.
     count: usize,
     /// Where the next ring's zone starts.
     zone: usize,

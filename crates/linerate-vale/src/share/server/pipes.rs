@@ -58,7 +58,7 @@ impl Pipe {
         self.rings[side]
     }
 
-    /// Returns whether a client has an end open.
+    /// Returns whether a client has this end open.
     pub fn is_open(&self, side: usize) -> bool {
         self.live(side).next().is_some()
     }
@@ -140,7 +140,7 @@ impl RequestHandler {
         let own = rustix::process::geteuid().as_raw();
         let owner = match self.state.served(parent) {
             Some(served) => Some(served.user),
-            // A manager attached it.
+            // A manager attached the port.
             None => self.state.attached_rings(parent).map(|_| own),
         };
         if owner.is_none_or(|owner| self.state.may_use(owner, self.user)) {
@@ -198,7 +198,7 @@ impl RequestHandler {
 }
 
 impl State {
-    /// Sends tokens to both ends after a client at one end passed packets or released slots.
+    /// Wakes both ends with tokens after a client at one end passed packets or released slots.
     pub(super) fn wake_pipe(&self, name: &str, side: usize) {
         let pipes = lock(&self.pipes);
         let Some(pipe) = pipes.get(name) else { return };

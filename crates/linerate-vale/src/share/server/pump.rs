@@ -42,7 +42,7 @@ pub trait Clients: Notifier {
 pub struct Signals {
     /// No clients are left.
     pub is_over: bool,
-    /// A client sent a token.
+    /// A client sent a token: the thread must check the client's rings.
     pub token: bool,
 }
 
@@ -262,7 +262,7 @@ impl Pump {
             // The rings are armed before the last turn, so that it finds packets that arrive in between.
             self.sending.iter().for_each(|sending| sending.ring.ring.arm_server());
             self.receiving.iter().for_each(|receiving| receiving.ring.ring.arm_server());
-            // Without room, it would consume the event of another consumer of the same port.
+            // A ring without room is not armed: it would consume the event of another consumer of the same port.
             for receiving in self.receiving.iter_mut().filter(|receiving| receiving.has_room()) {
                 receiving.queue.arm();
             }
@@ -295,7 +295,7 @@ impl Pump {
         self.report_drops();
         let signals = clients.listen();
         if signals.token {
-            // A client that has read the token of another thread has requested it again, so check all rings.
+            // A client thread that has read another thread's token has asked for it again, so check all rings.
             let free = self.sending.iter().map(|sending| &sending.ring.ring);
             let there = self.receiving.iter().map(|receiving| &receiving.ring.ring);
             let delivered = self.delivered.iter().map(|delivered| &delivered.ring);

@@ -20,7 +20,7 @@ pub const HEADERS: usize = 12;
 
 /// Wakes the clients that use a ring.
 pub trait Notifier {
-    /// Sends a token to each client.
+    /// Wakes each client with a token.
     fn notify(&self);
 }
 
@@ -408,7 +408,7 @@ mod tests {
         bench.send(&[]);
         assert!(was_notified(&bench.client));
         assert_eq!(bench.tx.unsent(), 0);
-        // A sender that continues to send also wakes it.
+        // A sender that continues to send also wakes the receiver.
         ClientRing::begin(bench.ring.clone()).forget_token();
         ClientRing::begin(bench.ring.clone()).arm();
         for chunk in 1..=WAKE_CHUNKS {

@@ -268,7 +268,8 @@ impl RequestHandler {
     /// The host stack's rings are included on request. If a program asks for all rings but for a smaller number, each
     /// ring gets the packets of several.
     fn rings_of_monitor(&self, name: &str, wanted: &OpenRequest) -> RingCounts {
-        // A port that is not open is refused later with that error, not because of its rings.
+        // A monitor of a port that is not open is refused later, with the error for a missing port and not because of
+        // its rings.
         let unasked = || clamp_rings(&self.rings(name, &RingCounts::default()));
         let there = match is_pipe(name) {
             true => lock(&self.state.pipes).get(&pipe_of(name).0).map(|pipe| pipe.rings(pipe_of(name).1)),

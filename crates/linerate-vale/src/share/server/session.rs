@@ -36,7 +36,7 @@ pub struct Session {
 #[derive(Default)]
 struct Members {
     all: Vec<Member>,
-    /// The last member has left, so no other can join. `gone` has the numbers of those that left.
+    /// The last member has left, so no other can join. `gone` has the numbers of the members that left.
     is_over: bool,
     gone: Vec<u64>,
     /// The clients were told that the port has ended, so no other can join.
@@ -67,7 +67,7 @@ impl Session {
         !members.is_over
     }
 
-    /// Sends a token to each client.
+    /// Wakes each client with a token.
     pub fn notify(&self) {
         lock(&self.members).all.iter().for_each(|member| member.connection.notify());
     }
@@ -190,7 +190,7 @@ impl Session {
         self.rings(&self.opened.layout.tx).chain(self.receiving()).for_each(|(_, ring)| ring.set_monitor(None));
     }
 
-    /// Sends tokens to clients that wait for slots in their receive rings.
+    /// Wakes clients that wait for slots in their receive rings, with tokens.
     fn wake(&self) {
         if self.receiving().filter(|(_, ring)| ring.must_notify_client()).count() > 0 {
             self.notify();

@@ -253,8 +253,8 @@ fn number_of(switch: &str, name: &str) -> u32 {
 
 impl Attached {
     /// Connects a port of this machine to a port of the switch, with one thread per queue of the switch's port. All
-    /// receive queues of the machine's port are polled. Packets to it go to its first queues only, because a peer may
-    /// not use the others.
+    /// receive queues of the machine's port are polled. Packets to the machine's port go to that port's first queues
+    /// only, because a peer may not use the others.
     fn join(&mut self, mut port: Port, mut switched: Port) -> Result<()> {
         let queues = port.info().rx_queues.min(switched.info().rx_queues);
         // Indexed by the switch's port, then the machine's port.

@@ -279,7 +279,7 @@ fn a_port_is_shared_if_asked_for_and_an_exclusive_one_is_alone() {
     open(&mut second, "vale86:a").unwrap();
 }
 
-/// A session ends with its last connection, and sends tokens to all connections.
+/// A session lasts until its last connection has ended. To wake its clients, it sends a token to each connection.
 #[test]
 fn a_session_lasts_as_long_as_one_of_its_descriptors() {
     let server = server();
@@ -487,7 +487,7 @@ fn memory_by_number_is_only_for_its_user() {
     assert_eq!(ask(&mut far, other_end(of_own)).unwrap_err(), libc::EINVAL);
     ask(&mut far, other_end(MemoryChoice::default())).unwrap();
     assert_eq!(far.opened().number, first.0);
-    // A port may be created in it; the memory exists until its last port is closed.
+    // A port may be created in this memory, which exists until its last port is closed.
     let choice = MemoryChoice { number, ..MemoryChoice::default() };
     let mut other = session(&server, STRANGER, None);
     ask(&mut other, Request::Open { wanted: wanted("vale77:b"), memory: choice.clone() }).unwrap();
@@ -517,7 +517,7 @@ fn one_user_s_extra_buffers_are_bounded() {
     assert_eq!((first.0, second.0, opens(STRANGER, "vale67:b", 1).0), (MOST - 10, 10, 0));
     assert_eq!(opens(STRANGER + 1, "vale67:c", u32::MAX).0, MOST, "another user has a part, too");
     assert_eq!(opens(own(), "vale67:d", MOST + 1).0, MOST + 1, "managers have more");
-    // They are linked when the first connection joins, and free once the last has left.
+    // The extra buffers are linked when the first connection joins, and free once the last connection has left.
     let (_, client) = first;
     let running = client.running.as_ref().unwrap().session.clone();
     client.theirs.end();
@@ -572,7 +572,7 @@ fn a_zero_copy_monitor_has_the_port_s_memory_and_is_alone() {
     });
 }
 
-/// As in netmap, for ports of switches, attached ports, and pipes.
+/// As in netmap, a copy monitor has the rings of its port: a port of a switch, an attached port, or an end of a pipe.
 #[test]
 fn a_copy_monitor_has_the_rings_of_its_port() {
     let server = server();
@@ -612,7 +612,8 @@ fn a_copy_monitor_has_the_rings_of_its_port() {
     }
 }
 
-/// For all lengths that port and monitor request; also for a monitor that was refused before the port was open.
+/// A zero-copy monitor fits for all lengths of rings that port and monitor request. It also fits if it was refused
+/// before the port was open.
 #[test]
 fn a_zero_copy_monitor_fits_beside_a_port_of_any_length() {
     let server = server();
@@ -923,7 +924,8 @@ fn ends_of_a_pipe_are_one_user_s_unless_the_server_joins_users() {
     }
 }
 
-/// Otherwise another user could create the pipe first, and lock the port's user out of both ends.
+/// Only the port's user may create a pipe of the port. Another user could otherwise create the pipe first, and lock the
+/// port's user out of both ends.
 #[test]
 fn a_pipe_of_a_port_is_its_user_s() {
     let server = server();
@@ -959,7 +961,7 @@ fn packets_begin_at_the_client_s_offsets() {
     assert_eq!(masks, (0xFF0, 0xFF0));
 }
 
-/// Also holds if the last client leaves before the wait starts.
+/// The server is also idle if the last client leaves before the wait starts.
 #[test]
 fn a_server_is_idle_after_its_last_client_and_not_before_its_first() {
     let folder = tempfile::tempdir().unwrap();

@@ -184,14 +184,14 @@ impl ClientRing {
         self.ring.word(CUR).load(Relaxed) as usize != self.tail()
     }
 
-    /// Returns whether the server wants a token because the head moved, and clears the request.
+    /// Returns whether the server has asked to be woken with a token when the head moves, and clears the request.
     #[inline(always)]
     pub fn must_notify(&self) -> bool {
         self.ring.must_wake_server()
     }
 
-    /// Asks the server for a token when the tail moves, unless one was already sent. The caller must then check the
-    /// tail once more.
+    /// Asks the server to send a token when the tail moves, unless the last token is still unread. The caller must then
+    /// check the tail once more.
     pub fn arm(&self) {
         if !self.has_token() {
             self.ring.state(CLIENT_TOKEN).store(ARMED, SeqCst);
@@ -199,7 +199,7 @@ impl ClientRing {
         }
     }
 
-    /// Returns whether a token was sent that was not yet [cleared](ClientRing::forget_token).
+    /// Returns whether the server has sent a token that is not yet recorded as [read](ClientRing::forget_token).
     pub fn has_token(&self) -> bool {
         self.ring.state(CLIENT_TOKEN).load(Acquire) == TOKEN_SENT
     }

@@ -8,9 +8,9 @@
 //!     client:    head        the client has released the slots before it
 //!                tail        the tail that the program saw at the last sync
 //!                lock        held by the thread that syncs
-//!                waits       whether a token is wanted, or was sent
+//!                waits       the client asks to be woken with a token, or a token was sent
 //!     server:    hwtail      the slots before it belong to the client
-//!                kick        whether the server wants a token when the head moves
+//!                kick        the server asks to be woken with a token when the head moves
 //!                full        packets that did not fit into a receive ring, and packets that were too long
 //! ```
 //!
@@ -73,9 +73,9 @@ const SERVER_TOO_LONG: usize = 64 + 24;
 const SERVER_OTHER_END: usize = 64 + 28;
 
 // Values of `CLIENT_TOKEN`.
-/// The client wants a token when the tail moves.
+/// The client asks to be woken with a token when the tail moves.
 const ARMED: u32 = 1;
-/// A token was sent and has not been read yet.
+/// A token was sent to the client, which has not read it yet.
 const TOKEN_SENT: u32 = 2;
 
 /// How long a thread waits for another thread to finish its sync of the same ring. After that, the other thread is
@@ -297,20 +297,21 @@ impl SharedRing {
         }
     }
 
-    /// Asks the client for a token when the head moves. Called by the server, which must then check the head once more.
+    /// Asks the client to wake the server with a token when the head moves. Called by the server, which must then check
+    /// the head once more.
     pub fn arm_server(&self) {
         self.state(SERVER_KICK).store(1, SeqCst);
         full_fence();
     }
 
-    /// Returns whether the server wants a token, and clears the request. Called by the client.
+    /// Returns whether the server has asked to be woken with a token, and clears the request. Called by the client.
     #[inline(always)]
     fn must_wake_server(&self) -> bool {
         full_fence();
         self.state(SERVER_KICK).load(Relaxed) != 0 && self.state(SERVER_KICK).swap(0, SeqCst) != 0
     }
 
-    /// Returns whether the client wants a token, and records that it is sent. Called by the server.
+    /// Returns whether the client has asked to be woken, and records that a token is sent. Called by the server.
     #[inline(always)]
     pub fn must_wake_client(&self) -> bool {
         full_fence();
@@ -318,14 +319,14 @@ impl SharedRing {
         token.load(Relaxed) == ARMED && token.compare_exchange(ARMED, TOKEN_SENT, SeqCst, Relaxed).is_ok()
     }
 
-    /// Returns whether the ring has slots for the client and the client waits for a token; records that the token is
+    /// Returns whether the ring has slots for the client and the client has asked to be woken; records that a token is
     /// sent. Called by the server.
     #[inline(always)]
     pub fn must_notify_client(&self) -> bool {
         self.published() != self.released() && self.must_wake_client()
     }
 
-    /// Returns whether the client wants a token.
+    /// Returns whether the client has asked to be woken with a token.
     #[inline(always)]
     pub fn is_armed(&self) -> bool {
         full_fence();
