@@ -1,4 +1,4 @@
-//! The functions of the C library that this object replaces. A call that is not about `/dev/netmap` goes to the C
+//! The functions of the C library that this library replaces. A call that is not about `/dev/netmap` goes to the C
 //! library's own function unchanged, and remains async-signal-safe or a cancellation point.
 //!
 //! A thread that is cancelled or ends in the C library unwinds through the functions of this file. They are therefore
@@ -22,7 +22,7 @@ use crate::real::next;
 use crate::table::{self, DescriptorRef, TABLE};
 use crate::{control, legacy, real, waiting};
 
-// Runs when the object is loaded.
+// Runs when the library is loaded.
 #[used]
 // SAFETY: the section is an array of functions that the loader calls.
 #[unsafe(link_section = ".init_array")]

@@ -147,7 +147,8 @@ fn register(descriptor: &DescriptorRef, name: &str, first: u64, register: &mut R
         let (fd, folder) = (borrow(descriptor.fd), folder());
         let open = || open_by(fd, &folder, wanted.clone(), memory.clone());
         let port = with_server(&wanted.name, open)?;
-        // The server has already bound the socket to the port. On an error, the descriptor needs a new socket.
+        // The server has already bound the descriptor's socket to the port. On an error, the descriptor needs a new
+        // socket.
         complete(descriptor, port, &chosen, register).inspect_err(|_| renew(descriptor))
     };
     match descriptor.bind(bind) {
@@ -365,7 +366,7 @@ fn port_info(descriptor: &DescriptorRef, name: &str, info: &mut PortInfo) -> Res
     info.mem_id = number;
     let rings = match descriptor.bound() {
         Some(bound) => *bound.port().rings(),
-        // Without a port there are only the memory's values.
+        // Without a port, only the size and number of the memory are known.
         None if name.is_empty() => return Ok(()),
         None => server.info(name)?,
     };

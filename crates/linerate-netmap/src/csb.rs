@@ -113,8 +113,8 @@ struct Loop<'a> {
     port: &'a SharedPort,
     rings: Vec<BoundRing>,
     entries: Entries,
-    /// For each ring: the eventfd with which the program wakes the loop, and the one with which the loop wakes the
-    /// program. May be empty.
+    /// For each ring: the eventfd with which the program wakes the loop, and the eventfd with which the loop wakes the
+    /// program. Empty if the program has passed no eventfds.
     events: Vec<[i32; 2]>,
 }
 

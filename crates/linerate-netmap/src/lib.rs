@@ -2,12 +2,12 @@
 //!
 //! Preloaded, or linked before the C library, it handles a program's calls for `/dev/netmap` (netmap(4)). All other
 //! calls go to the kernel. Ports are served by [`linerate::share`]: by `linerate serve`, or by a server process that
-//! this object starts.
+//! this library starts.
 //!
 //! A descriptor of `/dev/netmap` is a socket connected to the server. It works in every process that has it: in a
 //! child, in a program that it was passed to, and after execve(2).
 //!
-//! - `calls`: the functions of the C library that this object replaces
+//! - `calls`: the functions of the C library that this library replaces
 //! - `table`: the descriptors of `/dev/netmap`
 //! - `descriptor`: the port that a descriptor is bound to
 //! - `server`: starts a server if there is none; also the server's main function
@@ -18,7 +18,7 @@
 //! - `header`: the structures and constants of `net/netmap.h`
 //! - `real`: the C library's own versions of the replaced functions
 //!
-//! [`linerate_preload`] holds what this object shares with libpcap's: the C library's functions, the descriptor table,
+//! [`linerate_preload`] holds what this library shares with libpcap's: the C library's functions, the descriptor table,
 //! access to the program's memory, and the threading rules.
 
 mod calls;

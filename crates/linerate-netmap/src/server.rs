@@ -1,7 +1,7 @@
 //! A server for programs that find none. The first program starts it as a separate process, which ends after some time
 //! without users. It outlives the program that started it, as descriptors may.
 //!
-//! The process runs this object: the dynamic loader accepts a shared object in place of a program (ld.so(8)), and
+//! The process runs this library: the dynamic loader accepts a shared object in place of a program (ld.so(8)), and
 //! starts it at its entry point.
 #![allow(unsafe_code)]
 
@@ -226,7 +226,7 @@ fn loader() -> Option<String> {
     mapped_at(|from, _| from == base)
 }
 
-/// Returns this object's path.
+/// Returns this library's path.
 fn object() -> Option<String> {
     let here = object as *const () as u64;
     mapped_at(|from, to| (from..to).contains(&here))

@@ -13,8 +13,8 @@ use crate::real::borrow;
 
 /// A socket that stands for `/dev/netmap`, bound to a port or not.
 pub struct Descriptor {
-    /// The events that epoll(7) instances wait for, as bits of poll(2). The server sends a token when one of them
-    /// occurs.
+    /// The events that epoll(7) instances wait for, as bits of poll(2). When one of them occurs, the server makes the
+    /// descriptor readable by sending a token.
     pub watched: AtomicU32,
     is_binding: AtomicBool,
     bound: OnceLock<Bound>,
@@ -28,12 +28,12 @@ pub type DescriptorRef = linerate_preload::EntryRef<Descriptor>;
 /// All descriptors of the program.
 pub static TABLE: Table<Descriptor> = Table::new();
 
-/// The word of every entry.
+/// The word of every entry ([`Table::word`]): only its presence matters.
 const PRESENT: u32 = 1;
 
 impl Drop for Descriptor {
-    /// Does not free a port inherited from the parent: a child of a program with threads cannot free memory. The server
-    /// closes the port when the last descriptor of all processes is closed.
+    /// A child does not free a port inherited from its parent: a child of a program with threads cannot free memory.
+    /// The server closes the port when the last descriptor of all processes is closed.
     fn drop(&mut self) {
         if self.process != std::process::id() {
             std::mem::forget(self.bound.take());
@@ -133,7 +133,7 @@ pub fn renew(held: &DescriptorRef) {
         return;
     }
     copy_status(held.fd, socket);
-    // SAFETY: the program's descriptor; this object does not own it.
+    // SAFETY: the program's descriptor; this library does not own it.
     if unsafe { replace(held.fd, socket) } {
         held.set_cookie(cookie_of(held.fd).unwrap_or_default());
     }

@@ -78,8 +78,8 @@ fn ready(held: &DescriptorRef, bound: &Bound, events: i16, must: bool) -> i16 {
     if good { there } else { libc::POLLERR }
 }
 
-/// Keeps the kernel informed of the descriptor's state if an epoll(7) watches it: a token is queued, or the server will
-/// send one.
+/// Keeps the kernel informed of the descriptor's state if an epoll(7) watches it: a token, the server's message that
+/// wakes the client, is pending, or the server will send a token.
 pub fn keep_armed(held: &DescriptorRef, bound: &Bound) {
     let watched = held.watched.load(Ordering::Relaxed) as i16;
     if watched != 0 {
@@ -98,8 +98,8 @@ impl Ours {
         self.descriptor.bound().map_or(libc::POLLERR, |bound| ready(&self.descriptor, bound, self.events, must))
     }
 
-    /// Requests a token, by which the kernel wakes the thread. Check the rings once more after this. `is_in_vain`: the
-    /// last token was a false alarm.
+    /// Asks the server to wake this thread: it sends a token, and the kernel wakes the thread because the socket is
+    /// readable. Check the rings once more after this call. `is_in_vain`: the last token was a false alarm.
     fn arm(&self, is_in_vain: bool) {
         if let Some(bound) = self.descriptor.bound() {
             bound.port().arm(borrow(self.descriptor.fd), self.events & OUT != 0, self.events & IN != 0, is_in_vain);
@@ -508,9 +508,9 @@ pub fn select(
     })
 }
 
-/// A descriptor of `/dev/netmap` that an epoll(7) watches. The kernel's epoll watches the descriptor's socket for
-/// tokens. So the kernel keeps the association, even if descriptors are closed or duplicated, and wakes waiting
-/// threads.
+/// A descriptor of `/dev/netmap` that an epoll(7) watches. The kernel's epoll watches the descriptor's socket, which a
+/// token makes readable. So the kernel keeps the association, even if descriptors are closed or duplicated, and wakes
+/// waiting threads.
 #[derive(Clone, Copy)]
 pub struct Watched {
     epoll: c_int,
@@ -585,7 +585,7 @@ struct Epoll {
     ours: Vec<Ours>,
 }
 
-/// Counts calls in which ports alone fill the program's array.
+/// Counts calls in which events of ports alone fill the program's array.
 static FULL_CALLS: AtomicU32 = AtomicU32::new(0);
 
 /// Maximum number of events taken from the kernel per call.
@@ -599,7 +599,7 @@ impl Epoll {
     /// The kernel's errno(3).
     fn kernel(&self, most: usize) -> CallResult<(Vec<epoll_event>, bool)> {
         let (mut events, mut is_ours) = (Vec::new(), false);
-        // Tokens of ports may fill the array; then the kernel reports other descriptors at the next call.
+        // Events of readable ports may fill the array; then the kernel reports other descriptors at the next call.
         for _ in 0..=self.ours.len() {
             events.resize(most.min(MAX_EVENTS), epoll_event { events: 0, u64: 0 });
             let (at, len) = (events.as_mut_ptr(), events.len());
@@ -676,7 +676,7 @@ impl WaitCall for Epoll {
     fn poll_all(&mut self, is_over: bool, has_slept: bool) -> Option<CallResult> {
         let mut found = self.ready_ports(has_slept);
         let (mut others, mut is_ours) = (Vec::new(), false);
-        // If ports fill the program's array, every second call leaves one entry for other descriptors.
+        // If events of ports fill the program's array, every second call leaves one entry for other descriptors.
         let is_full = found.len() >= self.most && FULL_CALLS.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
         let last = if is_full { found.pop() } else { None };
         if found.len() < self.most {

@@ -199,7 +199,7 @@ fn an_invalid_pointer_is_an_error() {
     fine("pointers valePt:a");
 }
 
-/// A container's sandbox may forbid this.
+/// A container's sandbox may forbid process_vm_readv(2).
 #[test]
 fn a_program_may_be_forbidden_to_copy_by_the_kernel() {
     fine("confined valeC17:b valeC17:a");

@@ -208,9 +208,9 @@ fn a_deleted_interface_leaves_its_switch() {
     assert_eq!(names(), ["valeL:p"]);
 }
 
-/// The server ends with its last program; an idle server would keep the namespace and its interfaces alive after `ip
-/// netns delete`. A busy machine may delay its end, so the test tries several times. A server that waits for other
-/// programs would take 3 s each time.
+/// The server ends with its last program; an idle server would keep the namespace and its interfaces alive after
+/// `ip netns delete`. A busy machine may delay its end, so the test tries several times. If the server waited for other
+/// programs, its end would take 3 s each time.
 #[test]
 fn a_namespace_goes_with_its_last_program() {
     let ends = ["nn0", "nn1"].map(Namespace::new);

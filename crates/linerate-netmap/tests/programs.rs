@@ -201,12 +201,12 @@ fn flags_of_slots_count_on_a_switch() {
     let mut hear = |what: &str| listeners.iter_mut().for_each(|listener| assert_eq!(listener.line(), what));
     let _no_learn_and_indirect = world.start("say valeFl:d ff 11 18");
     hear("11 to ff");
-    // The switch has not learned 11, so all ports hear it.
+    // The switch has not learned address 11, so all ports receive the frame.
     let _other = world.start("say valeFl:e 11 22 0");
     hear("22 to 11");
     let _learned = world.start("say valeFl:f ff 33 0");
     hear("33 to ff");
-    // A frame for 33 goes only there; the next frame that all ports hear is the one from 55.
+    // A frame for address 33 goes only to its port; the next frame that all ports receive is from address 55.
     let _to_one = world.start("say valeFl:g 33 44 0");
     let _to_all = world.start("say valeFl:h ff 55 0");
     hear("55 to ff");

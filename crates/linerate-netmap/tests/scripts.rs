@@ -19,9 +19,11 @@ const LENGTHS: [usize; 2] = [60, 5000];
 /// Two ports that receive each other's frames.
 struct Pair {
     world: World,
-    /// The monitored port, and its name as used by monitors.
+    /// The name of the monitored port on its switch or pipe.
     near: String,
+    /// The name of the same port as monitors write it: a persistent port has no switch in its name.
     monitored: String,
+    /// The port at the other end.
     far: String,
 }
 

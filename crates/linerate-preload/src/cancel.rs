@@ -1,8 +1,8 @@
 //! Cancellation of the program's threads (pthread_cancel(3)), and panics.
 //!
-//! A cancelled thread unwinds its stack through this object's functions. Rust defines this only for functions that have
-//! no destructor to run and no `catch_unwind` at that moment, and whose calls are `C-unwind`. So there are three kinds
-//! of code:
+//! A cancelled thread unwinds its stack through this library's functions. Rust defines this only for functions that
+//! have no destructor to run and no `catch_unwind` at that moment, and whose calls are `C-unwind`. So there are three
+//! kinds of code:
 //!
 //! - An exported function has nothing to drop. If the program has chosen this (`PTHREAD_CANCEL_ASYNCHRONOUS`), it may
 //!   be cancelled at any instruction. All its work is in [`deferred`], in a function that is not inlined: a function
@@ -45,7 +45,7 @@ fn outlined<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Runs this object's code in a thread of the program, with cancellation disabled. A panic is caught: sets errno(3) to
+/// Runs this library's code in a thread of the program, with cancellation disabled. A panic is caught: sets errno(3) to
 /// `EIO` and returns `panicked`.
 pub fn guarded<T>(panicked: T, work: impl FnOnce() -> T) -> T {
     let mut before = 0;

@@ -5,7 +5,8 @@
 ///
 /// The child has only the thread that forked. A lock that another thread held at that moment would stay locked in the
 /// child. `lock()` returns the guards, `Locks`; it must lock in the same order as other code. `in_child(&mut Locks)` is
-/// called in the child while the locks are held. An object uses the macro once, after [`start`](crate::start).
+/// called in the child while the locks are held. A preloaded library uses the macro once, after
+/// [`start`](crate::start).
 #[macro_export]
 macro_rules! hold_at_fork {
     ($locks:ty, $lock:expr, $in_child:expr) => {{
@@ -33,7 +34,8 @@ macro_rules! hold_at_fork {
                 });
             });
         }
-        // SAFETY: the functions have no arguments, and stay loaded: the object is never unloaded while they are needed.
+        // SAFETY: the functions have no arguments, and stay loaded: the preloaded library is never unloaded while they
+        // are needed.
         unsafe { $crate::libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     }};
 }

@@ -1,11 +1,11 @@
-//! Access to the original functions that the object replaces.
+//! Access to the original functions that the preloaded library replaces.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The address of a function of another object. It is looked up once.
+/// The address of a function of another shared library. It is looked up once.
 pub struct Function {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -24,7 +24,7 @@ impl Function {
         }
     }
 
-    /// Declares the function of this name in the objects that were loaded after this one, such as the C library.
+    /// Declares the function of this name in the libraries that were loaded after this one, such as the C library.
     ///
     /// # Panics
     /// As [`new`](Function::new).
@@ -50,15 +50,15 @@ impl Function {
     }
 }
 
-/// Declares functions of the C library that the object replaces: `name: fn(types) -> result;`.
+/// Declares functions of the C library that the preloaded library replaces: `name: fn(types) -> result;`.
 ///
 /// Each becomes a function that returns the original function's address with this signature, or `None` if no other
-/// object has it. Calling the address is unsafe: the caller vouches for the signature and the arguments. The original
-/// may be a cancellation point (pthreads(7)): a thread that is cancelled there is unwound through the caller, which
-/// must have nothing to drop.
+/// loaded library has it. Calling the address is unsafe: the caller vouches for the signature and the arguments. The
+/// original may be a cancellation point (pthreads(7)): a thread that is cancelled there is unwound through the caller,
+/// which must have nothing to drop.
 ///
-/// `find_all` looks up all of them. An object calls it when it is loaded, so that dlsym(3), which uses locks, is not
-/// called in a child or a signal handler. If an object calls a function before that, the function is looked up in that
+/// `find_all` looks up all of them. A library calls it when it is loaded, so that dlsym(3), which uses locks, is not
+/// called in a child or a signal handler. If a library calls a function before that, the function is looked up in that
 /// call.
 #[macro_export]
 macro_rules! functions {

@@ -1,13 +1,12 @@
-//! Building blocks for shared objects that replace functions of the C library in a running program (`LD_PRELOAD`).
+//! Building blocks for shared libraries that replace functions of the C library in a running program (`LD_PRELOAD`).
 //!
-//! `liblinerate_netmap.so` and `liblinerate_pcap.so` use this crate. An object defines the exported functions
-//! (`#[unsafe(no_mangle)]`); this crate exports none. Objects do not share state: each has its own copy of the
-//! crate.
+//! `liblinerate_netmap.so` and `liblinerate_pcap.so` use this crate. Such a library defines the exported functions
+//! (`#[unsafe(no_mangle)]`); this crate exports none. Libraries do not share state: each has its own copy of the crate.
 //!
 //! A replaced function runs in the program's threads: in signal handlers, in children after fork(2) and vfork(2), and
 //! in threads that are cancelled. These are the rules:
 //!
-//! - A call that does not concern the object goes to the C library's function unchanged ([`functions!`]).
+//! - A call that does not concern the library goes to the C library's function unchanged ([`functions!`]).
 //! - An exported function has nothing to drop. Its work runs in [`deferred`]; inside it, everything that does not wait
 //!   runs in [`guarded`]. `src/cancel.rs` explains why.
 //! - A descriptor number does not identify a file, because the program may close it with a system call. [`Table`]
@@ -19,7 +18,7 @@
 //! - errno(3) belongs to the program: a call that succeeds does not change it ([`keeping_errno`]).
 //! - stderr may be a different file now: [`report`] checks it before writing.
 //!
-//! An object calls [`start`] from its `.init_array`, before the program has threads and children.
+//! A library calls [`start`] from its `.init_array`, before the program has threads and children.
 
 mod cancel;
 mod descriptor;
@@ -45,7 +44,8 @@ pub use process::{owner, owns_memory};
 pub use signals::without_signals;
 pub use table::{EntryRef, Table};
 
-/// Initializes this crate when the object is loaded: records stderr, and makes this process the owner of its memory.
+/// Initializes this crate when the preloaded library is loaded: records stderr, and makes this process the owner of its
+/// memory.
 pub fn start() {
     message::start();
     process::start();

@@ -210,7 +210,7 @@ pub fn read_duration(from: *const libc::timespec) -> Result<Option<Duration>, c_
 /// [`Fault`] if not all of them can be written.
 ///
 /// # Safety
-/// The program has passed the address for a result, or it is not mapped in this process. This object has no reference
+/// The program has passed the address for a result, or it is not mapped in this process. This library has no reference
 /// to the memory there.
 pub unsafe fn write_bytes(to: *mut c_void, from: &[u8]) -> Result<(), Fault> {
     // SAFETY: the slice has this length, and is only read.

@@ -1,7 +1,7 @@
-//! The process that owns the object's memory.
+//! The process that owns the preloaded library's memory.
 //!
 //! A child of fork(2) owns its copy of the memory. A child of vfork(2) or posix_spawn(3) borrows the memory of its
-//! parent and must not change it: the child has its own descriptors, but the object's records are those of the parent.
+//! parent and must not change it: the child has its own descriptors, but the library's records are those of the parent.
 #![allow(unsafe_code)]
 
 use std::ptr::null_mut;

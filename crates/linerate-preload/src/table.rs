@@ -1,6 +1,6 @@
-//! A table of the program's descriptor numbers that an object handles.
+//! A table of the program's descriptor numbers that a preloaded library handles.
 //!
-//! A program may close a number without the object's functions, and the number may then refer to another file. So each
+//! A program may close a number without the library's functions, and the number may then refer to another file. So each
 //! use compares the number's socket with the table's, by its cookie (`SO_COOKIE`), which is unique.
 //!
 //! The table has no lock, so that close(2) and dup2(2) remain async-signal-safe, and safe in the children of programs
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
 use crate::{cookie_of, owns_memory};
 
-/// An object's record of one socket: free, or in use. Several numbers may refer to it.
+/// A preloaded library's record of one socket: free, or in use. Several numbers may refer to it.
 struct Entry<T> {
     /// The entry that was allocated before this one.
     next: AtomicPtr<Entry<T>>,
@@ -96,7 +96,7 @@ const PAGE: usize = 1024;
 
 type Slot<T> = AtomicPtr<Entry<T>>;
 
-/// The descriptor numbers that an object handles. Tables are statics.
+/// The descriptor numbers that a preloaded library handles. Tables are statics.
 ///
 /// A value is dropped with the last number of its socket, in any process. After fork(2), the value's type decides which
 /// resources a child must leave to its parent.
@@ -118,7 +118,7 @@ impl<T: Send + Sync> Table<T> {
         }
     }
 
-    /// Returns whether the table has any numbers. If not, no call concerns this object.
+    /// Returns whether the table has any numbers. If not, no call concerns this library.
     #[inline]
     pub fn any(&self) -> bool {
         self.count.load(Relaxed) > 0
@@ -204,7 +204,7 @@ impl<T: Send + Sync> Table<T> {
         if cookie_of(fd).unwrap_or(0) == held.cookie() {
             return Some(held);
         }
-        // The number was closed without the object's functions.
+        // The number was closed without the library's functions.
         if owns_memory() && slot.compare_exchange(found, null_mut(), AcqRel, Relaxed).is_ok() {
             self.count.fetch_sub(1, Relaxed);
             drop(EntryRef { entry: held.entry, fd });
@@ -291,7 +291,7 @@ impl<T: Send + Sync> Table<T> {
         self.filled().filter(|(_, slot)| is_same(slot)).map(|(fd, _)| fd).collect()
     }
 
-    /// Removes all numbers that were closed without the object's functions.
+    /// Removes all numbers that were closed without the library's functions.
     pub fn sweep(&self) {
         if self.any() {
             self.filled().for_each(|(fd, _)| drop(self.get(fd)));
