@@ -27,7 +27,8 @@ pub struct Counts {
     pub dropped_by_port: Option<u64>,
     /// Packets that a filter accepted (`isb_filteraccept`).
     pub accepted: u64,
-    /// Packets that the capturing program dropped itself (`isb_osdrop`).
+    /// Packets that the capturing program dropped, for lack of memory for them. Files have them as `isb_osdrop`,
+    /// although it was not the operating system that dropped them.
     pub dropped: u64,
     /// Packets in the file or files (`isb_usrdeliv`).
     pub written: u64,

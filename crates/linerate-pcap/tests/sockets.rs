@@ -22,7 +22,8 @@ fn program() -> &'static Path {
     PROGRAM.get_or_init(|| compiled("socket"))
 }
 
-/// Returns the program's command in a namespace: with this object on a port, or without it on the interface.
+/// Returns the command that runs the program in a namespace. If `is_ours`, the program uses the port `packet:v1`
+/// through the preloaded library; otherwise it uses the interface `v1` through the kernel.
 fn inside(namespace: &Namespace, arguments: &[&str], is_ours: bool) -> Command {
     let mut command = namespace.command(&program().display().to_string(), false);
     command.arg(arguments[0]).arg(if is_ours { "packet:v1" } else { "v1" }).args(&arguments[1..]);
