@@ -50,7 +50,7 @@ pub(super) fn check(frame: &[u8], headers: &Headers) -> Checked {
     }
     let Some(packet) = headers.transport.and_then(|at| frame.get(at..headers.end)) else { return checked };
     checked.transport = match headers.protocol {
-        // Over IPv4 a sender may omit it: no check then.
+        // Over IPv4 a sender may omit the UDP checksum, which is then not checked.
         UDP if word(packet, 6) == Some(0) => None,
         UDP | TCP if packet.len() >= 8 => {
             let pseudo = sum(headers.addresses(frame), packet.len() as u32 + u32::from(headers.protocol));

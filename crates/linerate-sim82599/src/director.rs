@@ -47,7 +47,7 @@ impl Director {
     pub fn write(&mut self, registers: &Registers, Register { offset, definition, .. }: Register, value: u32) {
         match definition.offset {
             FDIRCTRL::OFFSET => {
-                // A write clears the table, and completes immediately.
+                // A write clears the table of filters, and completes immediately.
                 registers.set(offset, value | FDIRCTRL::INIT_DONE);
                 self.filters.clear();
                 registers.set(FDIRFREE::OFFSET, room(value));

@@ -55,7 +55,8 @@ impl Function {
     /// Plugs in one of the card's virtual functions, by number.
     ///
     /// # Errors
-    /// As [`new`](Function::new); [`ErrorKind::NotServed`](linerate_core::ErrorKind::NotServed) if the card has fewer.
+    /// As [`new`](Function::new); [`ErrorKind::NotServed`](linerate_core::ErrorKind::NotServed) if the card has fewer
+    /// functions.
     pub fn of_virtual(card: Arc<Card>, number: usize) -> Result<Function> {
         let dma = card.blocks().functions.get(number).map(|function| function.dma.clone());
         let why = "the card has fewer virtual functions";

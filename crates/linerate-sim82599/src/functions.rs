@@ -189,7 +189,7 @@ impl VirtualFunction {
                 };
                 (self.message[1], self.message[2]) = self.mac.words();
                 self.message[3] = 0; // multicast addresses are hashed by bits 47 to 36
-                // Not yet with "clear to send".
+                // The answer does not yet contain "clear to send".
                 self.message[0] = message::RESET | message::SUCCESS;
                 self.mailbox |= VFMAILBOX::PFSTS | VFMAILBOX::PFACK;
                 return self.notify();
@@ -216,7 +216,7 @@ impl VirtualFunction {
             }
             message::SET_LENGTH => (64..=9728).contains(&first),
             message::SET_MORE_ADDRESSES => {
-                // Index 0 removes them all.
+                // Index 0 removes all further addresses.
                 match info {
                     0 => self.more_addresses.clear(),
                     _ if is_unicast(mac) && self.more_addresses.len() < 16 => self.more_addresses.push(mac),

@@ -14,7 +14,8 @@
 //!   - `functions`: the virtual functions
 //! - `headers`, `filter`, `coalesce`, `offload`, `checksum`: calculations on frames, without state
 //! - `board`: the state shared by all blocks, with `dma`, the address space; `breach`, the oracle's list; `trace`
-//! - `flows`, `receivers`: the state of coalesced flows, and the queues that may receive; `kind`: the kinds of cards
+//! - `flows`: a cache of receive decisions by flow; `receivers`: the receivers of interrupts; `kind`: the kinds of
+//!   cards
 //! - `wire`: the other end of the card's cable; `named`, `runner`: cards by name, and the thread that runs them
 //!
 //! Only `port_kind`, which opens `sim:`, uses the driver.
@@ -222,7 +223,8 @@ impl Card {
         let mut blocks = self.blocks();
         let moved = catch_unwind(AssertUnwindSafe(|| blocks.step(&self.board, budget)));
         moved.unwrap_or_else(|panic| {
-            // The next step would call the same code again, even when a queue is dropped while this panic unwinds.
+            // Replace the wire: the next step would call its code again, even when a queue is dropped while this panic
+            // unwinds.
             blocks.mac.rewire(|_| Box::new(Broken));
             resume_unwind(panic)
         })

@@ -195,7 +195,7 @@ impl Link {
             self.signal = signal;
             mac.wire.signal(signal);
         }
-        // A module has one speed; all others negotiate a speed that both ends support.
+        // A module has one speed; without a module, both ends negotiate a speed that both support.
         let theirs = if mac.wire.link() { mac.wire.speed() } else { 0 };
         let agreed = match self.kind {
             CardKind::X82599Sfp if theirs != u32::MAX && theirs != signal => 0,

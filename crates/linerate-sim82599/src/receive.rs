@@ -362,8 +362,8 @@ impl Receive {
         moved
     }
 
-    /// Adds a segment to its packet, or begins a packet. Returns true if the frame cannot be coalesced and must be
-    /// delivered as it is; earlier segments of its flow have then been delivered.
+    /// Adds a segment to its coalesced packet, or begins a coalesced packet. Returns true if the frame cannot be
+    /// coalesced and must be delivered as it is; earlier segments of its flow have then been delivered.
     fn coalesce_or_pass(
         &mut self,
         targets: &mut Targets,

@@ -23,7 +23,8 @@ pub struct Runner {
     stop: Arc<AtomicBool>,
     cards: Arc<Mutex<Vec<Weak<Card>>>>,
     thread: Option<JoinHandle<()>>,
-    /// The process that started the thread. A child of fork(2) has no thread, and its locks stay as they were.
+    /// The process that started the thread. A child of fork(2) has no such thread, and its copies of the locks stay as
+    /// they were at the fork.
     process: u32,
 }
 
@@ -71,8 +72,8 @@ impl Runner {
 impl Drop for Runner {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // The thread itself may drop the runner, with a card that holds it; a thread cannot join itself. A child of
-        // fork(2) has no thread to join.
+        // The thread itself may drop the runner, together with a card that holds the runner; a thread cannot join
+        // itself. A child of fork(2) has no thread to join.
         match self.thread.take() {
             Some(thread) if !self.is_of_this_process() => std::mem::forget(thread),
             Some(thread) if thread.thread().id() != std::thread::current().id() => drop(thread.join()),

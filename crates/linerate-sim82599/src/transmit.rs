@@ -85,14 +85,14 @@ impl Transmit {
     /// Sends at most `budget` packets, and returns their number.
     pub fn step(&mut self, board: &Board, budget: usize, rings: &mut Rings, path: &mut Outgoing) -> usize {
         let registers = &board.registers;
-        // Without a link, the physical function's frames wait; its driver can end that by a reset. Drivers of virtual
-        // functions cannot reset the link, so their frames still go to each other, or are dropped.
+        // Without a link, the physical function's frames wait; its driver can end the waiting by a reset of the link.
+        // Drivers of virtual functions cannot reset the link, so their frames still go to each other, or are dropped.
         let has_link = board.has_link();
         if !has_link && path.functions.is_empty() || path.mac.is_paused() {
             return 0;
         }
         let sends = registers.get(DMATXCTL::OFFSET) & DMATXCTL::TE != 0;
-        // Filled in place: moving it would cost more than the rest of the work for most packets.
+        // Filled in place: moving the structure would cost more than the rest of the work for most packets.
         let mut gathered = Gathered::default();
         let mut sent = if has_link { self.send_fetched(board, budget, path) } else { 0 };
         for turn in 0..rings.enabled() {

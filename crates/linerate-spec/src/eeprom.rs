@@ -22,7 +22,7 @@ pub const CAPABILITIES: u16 = 0x2C;
 /// The end marker of the list of modules, and of a list of values.
 pub const END: u16 = 0xFFFF;
 
-/// Kinds of modules in the list. For the second port, they are 1 higher.
+/// Kinds of modules in the list. The kinds for a card's second port are 1 higher.
 pub mod module {
     pub const PASSIVE: u16 = 3;
     pub const OPTICAL: u16 = 5;

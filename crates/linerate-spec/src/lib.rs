@@ -40,7 +40,7 @@ pub enum Access {
     W1C,
     /// Write only; reads as 0.
     WO,
-    /// Read to set: a read takes a semaphore, bit 0.
+    /// Read to set: a read acquires a semaphore, bit 0, by setting it.
     RS,
 }
 

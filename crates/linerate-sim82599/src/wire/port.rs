@@ -57,8 +57,8 @@ impl PortWire {
     }
 }
 
-/// The queues. They are claimed when the card first receives or sends, since that truncates a recording's file. So a
-/// run that fails because another port cannot be opened leaves the file unchanged.
+/// The port's queues, claimed when the card first receives or sends. Claiming them truncates a recording's file. So if
+/// a run fails earlier, because another port cannot be opened, the file is unchanged.
 enum Queues {
     Unclaimed,
     Claimed(Box<(RxQueue, TxQueue)>),
