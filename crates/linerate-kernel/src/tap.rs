@@ -155,8 +155,8 @@ fn open_queue(name: &str, several: bool, offloads: bool) -> io::Result<Opened> {
     call(libc::TUNSETIFF as libc::c_ulong, (&raw mut ifreq) as libc::c_ulong)?;
     let length = Offload::LEN as libc::c_int;
     call(libc::TUNSETVNETHDRSZ as libc::c_ulong, (&raw const length) as libc::c_ulong)?;
-    // Probed even without offloads, which concern only reception: Linux still segments large packets that the port
-    // sends.
+    // Probed even if the port was opened without offloads, an option that concerns only reception: Linux still segments
+    // large packets that the port sends.
     let supports_udp_segmentation = call(libc::TUNSETOFFLOAD as libc::c_ulong, OFFLOADS | DATAGRAMS).is_ok();
     if !offloads {
         call(libc::TUNSETOFFLOAD as libc::c_ulong, 0)?;
@@ -268,7 +268,8 @@ impl SendFinished for TapTx {
                 (&*self.file).write_vectored(&parts)
             } {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // An interface that is down drops frames, as any other does; an invalid frame is dropped here.
+                // The interface is down, and drops the frame as a card's would; or the frame is invalid, and is dropped
+                // here.
                 Err(_) => self.counters.dropped(),
                 Ok(_) => {
                     packets += 1;

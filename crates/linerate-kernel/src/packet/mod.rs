@@ -221,7 +221,7 @@ mod tests {
             let mut port = PacketPort::open(Interface::open("lo").unwrap(), None, config).unwrap();
             let _rx = port.rx(0).unwrap();
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-            // 16 MiB of blocks hold fewer than 300 of these.
+            // 16 MiB of blocks hold fewer than 300 of these datagrams.
             let send = |count: usize| {
                 for _ in 0..count {
                     socket.send_to(&[0; 60_000], "127.0.0.1:9").unwrap();

@@ -331,8 +331,8 @@ impl PacketTx {
         self.counters.dropped();
     }
 
-    /// Counts the frames that the kernel has taken since the last call, up to the first that it has not. That one is
-    /// not sent yet: the interface is down, has no carrier, or no room.
+    /// Counts the frames that the kernel has taken since the last call, up to the first frame that it has not taken.
+    /// That frame is not sent yet: the interface is down, has no carrier, or no room.
     fn count_taken(&mut self, slots: usize) {
         let (mut packets, mut bytes) = (0, 0);
         while self.position.pending > 0 {
@@ -856,7 +856,7 @@ mod tests {
             assert!(told() && !told(), "once");
         }
         tx.socket.memory.word(BLOCK + STATUS).store(libc::TP_STATUS_AVAILABLE, Relaxed);
-        // Notified for the last time: the frame's status is read afterwards.
+        // The kernel is notified for the last time: the frame's status is read only after the notification.
         tx.send(&mut batch);
         assert!(told());
         tx.send(&mut batch);
@@ -944,7 +944,7 @@ mod tests {
         let is_to_send = libc::TP_STATUS_SEND_REQUEST;
         assert_eq!([1, 2].map(frame), [(is_to_send, [3; 60]), (is_to_send, [4; 60])]);
         assert_eq!(frame(3).0, libc::TP_STATUS_AVAILABLE);
-        // Without an Ethernet header the kernel would refuse it.
+        // The kernel would refuse a packet without an Ethernet header.
         assert!(batch.push(&pool, &[5; 13]));
         tx.send(&mut batch);
         assert_eq!((counted(&tx), batch.len()), ((1, 2, 2, 3), 0));

@@ -52,10 +52,10 @@ pub struct Transmitting {
 pub const BLOCK: usize = 128 << 10;
 /// The minimum and maximum time in milliseconds after which the kernel hands over a block that is not full.
 const BLOCK_TIMEOUT: (u32, u32) = (1, 8);
-/// With slow traffic, a block contains the packets of that time, perhaps only one. With this many blocks, a reader can
-/// pause for an eighth of a second without loss; with the maximum timeout, for a second.
+/// With slow traffic, a block contains the packets of one timeout, perhaps only one packet. With this many blocks, a
+/// reader can pause without loss for an eighth of a second at the minimum timeout, and for a second at the maximum.
 const FEWEST_BLOCKS: usize = 128;
-/// The same for a ring of at least [`LONG`] packets, as used for captures.
+/// The fewest blocks of a ring of at least [`LONG`] packets, as used for captures.
 const FEWEST_BLOCKS_OF_LONG: usize = 256;
 const LONG: usize = 4096;
 /// The length of the header before a frame to be sent, `struct tpacket3_hdr`.

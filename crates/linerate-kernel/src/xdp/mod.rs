@@ -59,7 +59,7 @@ pub struct XdpOptions {
 /// Whether the card steers a flow (ethtool(8) `-N`) to the chosen queue, or by default to the last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Steer {
-    /// If the card supports it. The XDP program finds the flow on all queues anyway, unless one was chosen.
+    /// If the card supports steering. Without steering, the XDP program still finds the flow on all queues of the port.
     #[default]
     Auto,
     /// Always; opening fails if the card cannot.
@@ -139,7 +139,7 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
 
 /// An interface shared with the kernel.
 pub struct Xdp {
-    /// Removed first.
+    /// Removed first when the port is dropped.
     _steering: Option<Steering>,
     description: String,
     options: XdpOptions,
@@ -322,8 +322,8 @@ impl Xdp {
     }
 }
 
-/// Makes the card steer the flow to a queue. Not done if the port has several queues, which spread the flow, or the
-/// interface only one.
+/// Makes the card steer the flow to a queue. Does nothing if the port has several queues, among which the flow is
+/// spread, or if the interface has only one.
 fn steer(target: &Target, options: &XdpOptions, queues: u32) -> Result<Option<Steering>> {
     let flow = options.flow.as_ref().filter(|_| queues > 1 && target.config.options.rx_queues == 1);
     let Some(flow) = flow.filter(|_| options.steer != Steer::Never) else { return Ok(None) };

@@ -33,7 +33,7 @@ pub(super) struct XdpRx {
     pub(super) partial: Vec<Slot>,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
-    /// Readable when any of several sockets is.
+    /// A descriptor that is readable when any of several sockets is readable.
     pub(super) any: Option<OwnedFd>,
     pub(super) queue: u16,
     /// The driver processes packets only when polled.
@@ -108,7 +108,7 @@ impl XdpRx {
             let Some(fresh) = batch.take_buffer() else { break };
             rest -= 1;
             let Some(mut slot) = take(lent, fresh) else {
-                // SAFETY: it was just taken.
+                // SAFETY: `fresh` was just taken from the batch.
                 unsafe { batch.recycle(&[fresh]) };
                 continue;
             };
@@ -145,7 +145,7 @@ impl RegionRx for XdpRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         let before = batch.len();
         if !self.partial.is_empty() {
-            // SAFETY: they are slots of the queue's pool, which is the batch's.
+            // SAFETY: the slots are of the queue's pool, which is the batch's.
             unsafe { batch.restore_partial(&self.pool, &mut self.partial) };
         }
         for _ in 0..self.sockets.len() {
@@ -176,7 +176,7 @@ impl RegionRx for XdpRx {
 /// Computes the checksums that senders on this machine have left out.
 fn finish_checksums(batch: &mut Batch) {
     let Some(pool) = batch.pool().cloned() else { return };
-    // SAFETY: it is used with the batch's slots, whose pool this is; none of them moves.
+    // SAFETY: the view is used with the batch's slots, whose pool this is; none of the slots moves.
     let (view, slots) = unsafe { (pool.region().view(), batch.raw_slots()) };
     for packet in slots.chunk_by_mut(|slot, _| slot.has_more()) {
         if let Some(left) = Offload::detect_partial_checksum(view.bytes(&packet[0])) {
@@ -189,7 +189,7 @@ impl Drop for XdpRx {
     fn drop(&mut self) {
         self.shared.stopped(self.queue);
         let bufs: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
-        // SAFETY: their slots are gone.
+        // SAFETY: the slots that owned these buffers are gone.
         unsafe { self.pool.give(&bufs) };
         for (socket, end) in &mut self.sockets {
             if let Some(end) = end.take() {
@@ -244,14 +244,14 @@ impl RegionTx for XdpTx {
         let Some(end) = &mut self.end else { return 0 };
         let region = self.pool.region();
         let shift = region.shift();
-        // SAFETY: it is used with slots of the batch, which is of the queue's pool.
+        // SAFETY: the view is used with slots of the batch, which is of the queue's pool.
         let view = unsafe { region.view() };
         // Buffers of sent packets go to the batch first, since they are the most likely to be in the cache.
         let done = end.completion.available();
         for _ in 0..done {
             let [address] = end.completion.pop();
             if end.lent.take_back(address >> shift) {
-                // SAFETY: the kernel had it, of the queue's pool, which is the batch's.
+                // SAFETY: the kernel has returned the buffer, which is of the queue's pool, and that is the batch's.
                 unsafe { batch.recycle(&[(address >> shift) as u32]) };
             }
         }
@@ -278,7 +278,7 @@ impl RegionTx for XdpTx {
             if !fits || !finished {
                 self.counters.dropped();
                 let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
-                // SAFETY: their slots count as sent below, and the kernel does not get the buffers.
+                // SAFETY: the slots of these buffers count as sent below, and the kernel does not get the buffers.
                 unsafe { batch.recycle(&bufs) };
                 taken += count;
                 continue;
@@ -289,7 +289,7 @@ impl RegionTx for XdpTx {
             let mut extra = 0;
             if let Some(left) = left {
                 let at = ((slots[0].buf() as usize) << shift) + slots[0].offset() - METADATA;
-                // SAFETY: it is the headroom of a packet that this queue owns.
+                // SAFETY: the bytes are in the headroom of a packet that this queue owns.
                 unsafe { region.mapping() }.write(at, &metadata(left));
                 extra = HAS_METADATA;
             }

@@ -441,7 +441,7 @@ impl Drop for Socket {
         let bufs = receiving.into_iter().chain(sending).flat_map(|lent| lent.all()).collect::<Vec<_>>();
         let at = (self.interface, self.queue);
         if !self.zero_copy || is_released(at, RELEASE) {
-            // SAFETY: they were lent to the kernel, whose socket is closed and whose card has released them.
+            // SAFETY: the buffers were lent to the kernel, whose socket is closed and whose card has released them.
             unsafe { self.pool.give(&bufs) };
         } else {
             let quarantined = Quarantined { at, pool: self.pool.clone(), bufs };
@@ -724,12 +724,12 @@ mod tests {
         };
         assert_eq!(send(&mut fake, 3), 0, "it is awake");
         fake.sleeps(&fake.sent, true);
-        // The kernel has not taken the others.
+        // The kernel has not taken the other packets.
         assert_eq!(send(&mut fake, 0), 1);
         assert_eq!(send(&mut fake, 1), 1);
         fake.sent.word(CONSUMER).store(4, std::sync::atomic::Ordering::Release);
         assert_eq!(send(&mut fake, 0), 0, "it has taken all");
-        // The kernel sends a limited number per wakeup; this one takes none.
+        // The kernel sends a limited number per wakeup; the kernel of this test takes none.
         for (count, times) in [(31, 1), (32, 2)] {
             assert_eq!(send(&mut fake, count), times, "{count}");
             let all = fake.sent.word(0).load(std::sync::atomic::Ordering::Relaxed);
@@ -809,7 +809,7 @@ mod tests {
         produce(&received, PACKET, &packets);
         assert_eq!(rx.recv(&mut batch), 2, "there is room for two");
         assert_eq!(batch.packets().map(|packet| packet.len()).collect::<Vec<_>>(), [60, 100, 101]);
-        // The others wait, in buffers of the queue.
+        // The other two packets wait, in buffers of the queue.
         assert_eq!(rx.buffers() + tx.buffers() + pool.available(), BUFFERS);
         batch.clear();
         assert_eq!(rx.recv(&mut batch), 2);
@@ -827,7 +827,7 @@ mod tests {
         assert_eq!(tx.send(&mut own), LEN as usize);
         let mut batch = Batch::new();
         (0..3).for_each(|_| assert!(batch.push(&other.pool, &[9; 70])));
-        // They are accepted, and belong to the queue.
+        // The three packets are accepted, and belong to the queue.
         assert_eq!((tx.send(&mut batch), batch.len(), tx.unsent()), (3, 0, LEN as usize + 3));
         assert_eq!(rx.buffers() + tx.buffers() + pool.available() + own.len() + own.cached(), BUFFERS);
         assert!(tx.buffers() >= LEN as usize + 3);
@@ -979,7 +979,7 @@ mod tests {
             batch.slots().iter().map(|slot| (slot.buf(), slot.offset(), slot.len(), slot.has_more())).collect();
         let all = slots.len();
         assert_eq!((tx.send(&mut batch), batch.len()), (all, 0));
-        // The oversized packet is not among them.
+        // The oversized packet is not among the sent packets.
         let of = |len: usize| len.div_ceil(pool.region().room());
         slots.drain(1 + of(5000)..1 + of(5000) + of(9001));
         let expected: Vec<[u64; 2]> = slots
@@ -998,7 +998,7 @@ mod tests {
             (counters.packets(), counters.slots(), counters.bytes(), counters.drops()),
             (3, all as u64, 14_060, 1)
         );
-        // Two are returned, one of them twice, and one that was not lent.
+        // Two buffers are returned, one of them twice, and a buffer that was not lent.
         let back: Vec<_> =
             [slots[0].0, slots[1].0, slots[0].0].iter().map(|buf| (u64::from(*buf) << 11 | 256, 0)).collect();
         produce(&completed, ADDRESS, &back);
@@ -1023,10 +1023,10 @@ mod tests {
         assert!(batch.push(&pool, &[7; 3000]) && batch.push(&pool, &[7; 60]));
         assert_eq!((tx.send(&mut batch), batch.len()), (LEN as usize - 1, 3));
         assert_eq!((tx.send(&mut batch), tx.counters.drops()), (0, 0));
-        // The kernel has taken one.
+        // The kernel has taken one descriptor.
         sent.word(CONSUMER).store(1, std::sync::atomic::Ordering::Release);
         assert_eq!((tx.send(&mut batch), batch.len(), tx.unsent()), (2, 1, LEN as usize));
-        // Without chains, and with too many buffers, it is dropped.
+        // A chain is dropped if the port supports none, or if it has too many buffers.
         let Fake { pool: other, tx: mut plain, rx: unused, .. } = Fake::with(false, false);
         plain.longest = LongestFrame::any(60_000);
         let mut two = Batch::new();
