@@ -104,8 +104,8 @@ impl Controller for X82576 {
         hardware.write(RDBAL(queue), base as u32);
         hardware.write(RDBAH(queue), (base >> 32) as u32);
         hardware.write(RDLEN(queue), hardware.config.ring() as u32 * 16);
-        // With one queue, a frame without a descriptor waits in the card's packet buffer. With several, a full queue
-        // must not hold up the others (8.10.2).
+        // With one queue, a frame without a descriptor waits in the card's packet buffer. With several queues, a full
+        // queue must not hold up the other queues (8.10.2).
         let drop = if hardware.config.options.rx_queues > 1 { SRRCTL::DROP_EN } else { 0 };
         hardware.write(SRRCTL(queue), hardware.buffer_kib() | SRRCTL::DESCTYPE_ADVANCED | drop);
         // The card writes back each descriptor immediately (WTHRESH 1 would do the same; 8.10.10).

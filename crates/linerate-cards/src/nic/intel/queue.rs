@@ -158,7 +158,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         if self.is_inside {
             self.resume(batch);
         }
-        // SAFETY: `take_run` writes each slot that it counts with a buffer from the ring, and puts a fresh one there.
+        // SAFETY: `take_run` writes each slot that it counts with a buffer from the ring, and puts a fresh buffer
+        // there.
         let (offered, received) = unsafe { batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh)) };
         if received < offered || offered == 0 {
             self.recv_rest(batch, received);
@@ -208,8 +209,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         }
     }
 
-    /// Takes packets in one buffer each, replacing their buffers by fresh ones. Ends at any other descriptor, or at the
-    /// end of the ring or a slice. Returns the count.
+    /// Takes packets in one buffer each, replacing their buffers by fresh buffers. Ends at any other descriptor, or at
+    /// the end of the ring or a slice. Returns the count.
     #[inline(always)]
     fn take_run(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         let done = self.take_groups(slots, fresh);
@@ -258,7 +259,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         is_whole.then_some(length)
     }
 
-    /// Returns whether the card is done with the descriptor `behind` places after the next one.
+    /// Returns whether the card is done with the descriptor `behind` places after the next descriptor.
     #[inline(always)]
     fn is_done(&self, behind: usize) -> bool {
         self.ring.at(self.ring.next() + behind)[1].load(Relaxed) & receive::DD != 0
@@ -397,7 +398,8 @@ impl<B: Bar, C: Controller, L: Locate> RegionTx for IntelTx<B, C, L> {
     #[inline(always)]
     fn send(&mut self, batch: &mut Batch) -> usize {
         match batch.len() {
-            // One report covers many packets: a single packet checks for one only right after an RS bit was set.
+            // One report covers many packets: when a single packet is sent, a report is checked for only right after an
+            // RS bit was set.
             1 if self.unreported > 0 => self.send_one(batch),
             SMALLEST.. => self.send_burst(batch),
             _ => self.send_few(batch),

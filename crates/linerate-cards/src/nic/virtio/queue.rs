@@ -204,7 +204,8 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
             // SAFETY: the slots are of the queue's pool, which is also the batch's.
             unsafe { batch.restore_partial(&self.pool, &mut self.partial) };
         }
-        // SAFETY: `take_run` writes each slot that it counts with a buffer from the ring, and puts a fresh one there.
+        // SAFETY: `take_run` writes each slot that it counts with a buffer from the ring, and puts a fresh buffer
+        // there.
         let (offered, received) = unsafe { batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh)) };
         if received < offered || offered == 0 {
             self.recv_rest(batch, received);
@@ -230,8 +231,8 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
         }
     }
 
-    /// Takes packets in one buffer each, replacing their buffers by fresh ones. Ends at any other packet, at the end of
-    /// the ring or a slice, or when there are no more. Returns the count.
+    /// Takes packets in one buffer each, replacing their buffers by fresh buffers. Ends at any other packet, at the end
+    /// of the ring or a slice, or when there are no more packets. Returns the count.
     #[inline(always)]
     fn take_run(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         if self.missing > 0 || self.broken || self.reported.count > 0 {
@@ -345,7 +346,8 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
         }
     }
 
-    /// Takes a packet of several buffers, or drops an invalid one. Returns false if no more packets can be taken now.
+    /// Takes a packet of several buffers, or drops an invalid packet. Returns false if no more packets can be taken
+    /// now.
     #[inline(always)]
     fn take_slow(&mut self, batch: &mut Batch) -> bool {
         (self.reported.count > 0 || self.ring.peek_used().is_some() || batch.ends_in_chain())

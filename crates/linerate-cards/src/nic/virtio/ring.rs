@@ -43,7 +43,8 @@ pub(super) trait DriverRing: Send + 'static {
     /// device has written.
     fn peek_used(&mut self) -> Option<(u16, u32)>;
 
-    /// Returns an upper bound of the count of used chains, after [`peek_used`](DriverRing::peek_used) found one.
+    /// Returns an upper bound of the count of used chains, after [`peek_used`](DriverRing::peek_used) found a used
+    /// chain.
     fn most_used(&self) -> usize;
 
     /// Advances past the oldest used chain, which has `descriptors` descriptors.
@@ -68,7 +69,7 @@ pub(super) trait DriverRing: Send + 'static {
     fn advance_used(&mut self, count: usize);
 
     /// Returns contiguous free entries for chains of one descriptor whose ids count up from `first`. The device writes
-    /// `writable` bytes to each, or reads it if 0. Report the count filled to
+    /// `writable` bytes to each buffer, or reads the buffers if `writable` is 0. Report the count filled to
     /// [`advance_available`](DriverRing::advance_available).
     fn available_run(&self, first: usize, writable: u32) -> AvailableRun<'_>;
 

@@ -185,7 +185,8 @@ impl Sent {
         true
     }
 
-    /// Flags all packets up to the one with id `last` as early. Returns false, without a change, if the id is invalid.
+    /// Flags all packets up to the packet with id `last` as early. Returns false, without a change, if the id is
+    /// invalid.
     #[cold]
     fn mark_early_through(&mut self, last: usize, ring: &mut impl DriverRing) -> bool {
         let after = |sent: &Sent, at: usize| at.wrapping_add((sent.packets[sent.place(at)] >> COUNT) as usize);

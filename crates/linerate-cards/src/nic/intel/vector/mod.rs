@@ -45,8 +45,8 @@ impl<L: Locate> Groups<L> {
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 impl<L: Locate> Groups<L> {
-    /// Takes groups of received packets, replacing their buffers by fresh ones. Ends at a group with anything but whole
-    /// packets without `errors`, or at the end of a slice. Returns the count of packets.
+    /// Takes groups of received packets, replacing their buffers by fresh buffers. Ends at a group with anything but
+    /// whole packets without `errors`, or at the end of a slice. Returns the count of packets.
     #[inline(always)]
     pub fn take(
         &self,

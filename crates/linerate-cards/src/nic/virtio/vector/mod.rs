@@ -53,7 +53,7 @@ impl<L> Groups<L> {
 
 #[cfg(target_arch = "x86_64")]
 impl<L: Locate> Groups<L> {
-    /// Takes groups of received packets, replacing their buffers by fresh ones, which are made available. Ends at a
+    /// Takes groups of received packets, replacing their buffers by fresh buffers, which are made available. Ends at a
     /// group with anything but whole packets in order, or at the end of a slice. Returns the count of packets and their
     /// bytes. `view` is the region's.
     #[inline(always)]
