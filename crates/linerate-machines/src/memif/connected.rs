@@ -99,7 +99,7 @@ pub struct Shared {
     breaches: AtomicU64,
     /// Why the server has permanently refused the last connection, in its words.
     refusal: Mutex<Option<String>>,
-    /// Raised at each new connection, for receive queues that sleep without one.
+    /// Raised at each new connection, for receive queues that sleep without a connection.
     changed: Vec<Interrupt>,
 }
 

@@ -49,7 +49,7 @@ pub struct Limits {
 }
 
 /// The treatment of received packets' buffers: they are [copied](Copied), or [exchanged](super::zero_copy::Lends) for
-/// empty ones.
+/// empty buffers.
 pub trait BufferPolicy: Send + 'static {
     /// This side's buffers lent to the ring.
     type Lent<'a>;
@@ -72,13 +72,13 @@ pub trait BufferPolicy: Send + 'static {
         limits: Limits,
     ) -> Option<Slot>;
 
-    /// Returns the packet's part in the descriptor `ahead` of the next one.
+    /// Returns the packet's part in the descriptor `ahead` positions after the next descriptor.
     ///
     /// # Errors
     /// The descriptor is invalid.
     fn part(ring: &MemifRing, ahead: u16) -> Result<Part, Breach>;
 
-    /// Receives a packet of any parts that begins `ahead` of the next descriptor.
+    /// Receives a packet of any parts that begins `ahead` positions after the next descriptor.
     fn take_parts(
         ring: &MemifRing,
         lent: &mut Self::Lent<'_>,
@@ -231,8 +231,8 @@ fn take<B: BufferPolicy>(
     outcome
 }
 
-/// Collects the parts of the packet that begins `ahead` of the next descriptor, from at most `left` descriptors.
-/// Returns its length; `None` if its sender has not handed over its end.
+/// Collects the parts of the packet that begins `ahead` positions after the next descriptor, from at most `left`
+/// descriptors. Returns the packet's length; `None` if the sender has not handed over the packet's end.
 ///
 /// # Errors
 /// A part is invalid, or the packet can have no end.
@@ -451,7 +451,8 @@ fn fill_singles(ring: &MemifRing, ready: u16, batch: &Batch, longest: usize) -> 
     (done, bytes)
 }
 
-/// Writes a packet to the buffer `ahead` of the next descriptor, or to as many of the `left` buffers as it needs.
+/// Writes a packet to the buffer `ahead` positions after the next descriptor's, or to as many of the `left` buffers as
+/// it needs.
 fn fill(ring: &MemifRing, ahead: u16, left: u16, packet: &Packet<'_>, length: usize, parts: &mut Vec<Part>) -> Sent {
     let Some((part, mapping)) = ring.empty_buffer(ahead) else { return Sent::Invalid(ring.outside(ahead)) };
     if length > part.len as usize {

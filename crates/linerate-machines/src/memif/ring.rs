@@ -79,7 +79,7 @@ pub enum Buffers {
 /// The region of a client's pool.
 pub const LENT: u16 = 1;
 
-/// A part of a packet, or of the buffers for one.
+/// A part of a packet, or a buffer for a part of a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub region: u16,
@@ -97,7 +97,7 @@ pub struct MemifRing {
     /// The word offsets of the peer's index and of this side's index.
     theirs: usize,
     ours: usize,
-    /// How far this side's index is ahead of the next descriptor.
+    /// How many positions this side's index is ahead of the next descriptor.
     ahead: u16,
     /// The next descriptor to hand over, and the peer's index.
     cursor: Cursor<u16>,
@@ -214,8 +214,8 @@ impl MemifRing {
         self.end.is_some()
     }
 
-    /// Returns the packet's part in the descriptor `ahead` of the next one; `None` if it is not in the memory. A client
-    /// that copies uses its own buffer offsets, not those in the descriptors.
+    /// Returns the packet's part in the descriptor `ahead` positions after the next descriptor; `None` if it is not in
+    /// the memory. A client that copies uses its own buffer offsets, not those in the descriptors.
     #[inline(always)]
     pub fn packet_part(&self, ahead: u16) -> Option<(Part, &Mapping)> {
         let (number, [first, second]) = self.descriptor(ahead);
@@ -231,7 +231,8 @@ impl MemifRing {
         self.regions.mapping_of(part.region, part.offset, len).map(|mapping| (part, &**mapping))
     }
 
-    /// Returns the buffer of the descriptor `ahead` of the next one; `None` if it is not in the memory, or empty.
+    /// Returns the buffer of the descriptor `ahead` positions after the next descriptor; `None` if it is not in the
+    /// memory, or empty.
     #[inline(always)]
     pub fn empty_buffer(&self, ahead: u16) -> Option<(Part, &Mapping)> {
         match self.buffers {
@@ -245,7 +246,8 @@ impl MemifRing {
         }
     }
 
-    /// Returns the breach for the descriptor `ahead` of the next one, whose buffer is not in the memory.
+    /// Returns the breach for the descriptor `ahead` positions after the next descriptor, whose buffer is not in the
+    /// memory.
     #[cold]
     pub fn outside(&self, ahead: u16) -> Breach {
         let (_, [first, second]) = self.descriptor(ahead);
@@ -253,8 +255,8 @@ impl MemifRing {
         Breach::Outside { what: "a buffer", at: second as u32 as u64, len: first >> 32 }
     }
 
-    /// Returns the likely offset of the buffer of the descriptor `ahead` of the next one. Only a prefetch hint: the
-    /// peer may change it.
+    /// Returns the likely offset of the buffer of the descriptor `ahead` positions after the next descriptor. Only a
+    /// prefetch hint: the peer may change it.
     #[inline(always)]
     pub fn hint(&self, ahead: u16) -> usize {
         let (number, [_, second]) = self.descriptor(ahead);
@@ -264,16 +266,16 @@ impl MemifRing {
         }
     }
 
-    /// Returns how many bytes the peer claims to have written to the buffer of the descriptor `ahead` of the next one.
-    /// Also returns whether the packet continues.
+    /// Returns how many bytes the peer claims to have written to the buffer of the descriptor `ahead` positions after
+    /// the next descriptor. Also returns whether the packet continues.
     #[inline(always)]
     pub fn written_len(&self, ahead: u16) -> (u32, bool) {
         let first = self.descriptor(ahead).1[0].load(Relaxed);
         ((first >> 32) as u32, first as u16 & NEXT != 0)
     }
 
-    /// Writes `len` bytes at an offset of the region [`LENT`] to the descriptor `ahead` of the next one: a part of a
-    /// packet, or room for one. [`advance`](MemifRing::advance) exposes it.
+    /// Writes `len` bytes at an offset of the region [`LENT`] to the descriptor `ahead` positions after the next
+    /// descriptor: a part of a packet, or room for one. [`advance`](MemifRing::advance) exposes it.
     #[inline(always)]
     pub fn lend(&self, ahead: u16, offset: usize, len: usize, has_more: bool) {
         let (_, [first, second]) = self.descriptor(ahead);
@@ -308,7 +310,7 @@ impl MemifRing {
         }
     }
 
-    /// Returns the number of the descriptor `ahead` of the next one.
+    /// Returns the number of the descriptor `ahead` positions after the next descriptor.
     #[inline(always)]
     pub fn number(&self, ahead: u16) -> usize {
         usize::from(self.next().wrapping_add(ahead)) & (self.table.len() - 1)

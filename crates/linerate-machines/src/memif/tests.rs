@@ -114,7 +114,7 @@ fn packets_of_all_sizes_cross(copies: &str) {
     assert_eq!((at_server.available(), at_client.available()), (BUFFERS, BUFFERS), "{copies}");
 }
 
-/// A queue that is closed and reopened continues where the last one stopped.
+/// A queue that is closed and reopened continues where the last queue stopped.
 #[test]
 fn a_ring_goes_on_with_its_next_queue() {
     COPIES.into_iter().for_each(goes_on_with_its_next_queue);
@@ -453,7 +453,7 @@ fn hear(connection: &mut Connection) -> Option<(u16, Header, Vec<OwnedFd>)> {
     }
 }
 
-/// Each violates the protocol: the client is told why, its connection ends, and the next one is served.
+/// Each message violates the protocol: the client is told why, its connection ends, and the next client is served.
 #[test]
 fn a_client_that_breaks_the_protocol_hears_why_and_loses_its_connection_alone() {
     type Violation = fn(&Peer);
@@ -733,8 +733,8 @@ fn what_a_client_has_not_taken_is_known() {
     }
 }
 
-/// A disconnected client that keeps sending does not block the next one. Neither does the beginning of a packet without
-/// an end.
+/// A disconnected client that keeps sending does not block the next client. Neither does the beginning of a packet
+/// without an end.
 #[test]
 fn a_client_that_has_ended_does_not_keep_the_next_one_out() {
     for (flags, expected, malformed) in [(0, vec![60, 60, 100], 0), (NEXT, vec![60, 100], 1)] {

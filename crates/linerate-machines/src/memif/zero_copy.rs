@@ -190,7 +190,7 @@ struct HandedOver {
     next: NextPacket,
 }
 
-/// The packet after those handed over.
+/// The packet after the packets handed over.
 #[derive(Default)]
 enum NextPacket {
     /// There is no next packet, or no room for it.
@@ -202,7 +202,8 @@ enum NextPacket {
     Unfinished,
 }
 
-/// Puts packets from the front of the batch into up to `left` descriptors, the first one `ahead` of the next.
+/// Puts packets from the front of the batch into up to `left` descriptors, the first of them `ahead` positions after
+/// the next descriptor.
 #[inline(always)]
 fn hand_over(
     ring: &MemifRing,

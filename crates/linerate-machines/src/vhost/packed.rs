@@ -74,9 +74,9 @@ fn used(position: u16) -> u16 {
 }
 
 impl Packed {
-    /// Locates a ring of `size` descriptors in the front end's memory. It begins at `next`; if `None`, at the recorded
-    /// position, or at the front end's `base` if the ring is new. Returns `None` if it is not completely in the memory,
-    /// or the position is outside the ring.
+    /// Locates a ring of `size` descriptors in the front end's memory. The ring begins at `next`; if `None`, at the
+    /// recorded position, or at the front end's `base` if the ring is new. Returns `None` if the ring is not completely
+    /// in the memory, or the position is outside the ring.
     pub fn new(
         memory: &GuestMemory,
         at: Addresses,
@@ -226,10 +226,10 @@ impl Packed {
 
     /// Returns the position at which a ring at `position` resumes, if the front end's base was `before`.
     ///
-    /// While its back end is gone, QEMU empties a transmit queue. It knows the position of a packed ring only from the
-    /// base, and returns the chains it finds there as used. If `before` is ahead of `position`, QEMU has used chains
-    /// out of order: the driver waits for the chains in between, which are returned empty, too. Otherwise the driver
-    /// waits for no earlier chain.
+    /// While its back end is gone, QEMU empties a transmit queue. QEMU knows the position of a packed ring only from
+    /// the base, and returns the chains that it finds at the base as used. If `before` is ahead of `position`, QEMU has
+    /// used chains out of order: the driver waits for the chains in between, which are returned empty, too. Otherwise
+    /// the driver waits for no earlier chain.
     fn resume_after_qemu_drops(&self, before: u16, position: u16) -> u16 {
         if self.base == before {
             return position;

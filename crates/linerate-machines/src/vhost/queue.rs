@@ -708,7 +708,8 @@ fn fill_single(ring: &mut impl DeviceRing, setup: &Setup, head: Head, header: us
     true
 }
 
-/// Returns the memory of a chain's only descriptor; `None` if it is shorter than `needed`, or not the only one.
+/// Returns the memory of a chain's only descriptor; `None` if the memory is shorter than `needed`, or the chain has
+/// more descriptors.
 #[inline(always)]
 fn map_single(memory: &GuestMemory, head: Head, needed: usize) -> Option<Mapped<'_>> {
     let Descriptor { address, len, flags, .. } = head.first;

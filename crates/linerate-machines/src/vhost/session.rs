@@ -145,7 +145,8 @@ impl Session {
     }
 
     /// Serves the front end until it disconnects, or the port is closed. A front end that sends no message, or stops
-    /// within one, times out, so that the next can be served. Between messages, it may be idle for any time.
+    /// within one, times out, so that the next front end can be served. Between messages, a front end may be idle for
+    /// any time.
     pub(super) fn run(mut self, stop: &Interrupt) -> End {
         let mut expected_since = Some(Instant::now());
         loop {
@@ -405,7 +406,7 @@ impl Session {
     }
 
     /// Announces the guest's address, the first six bytes of the number, after a migration. A driver that has
-    /// negotiated announcements sends better ones: it knows its VLANs.
+    /// negotiated announcements sends better announcements, because it knows its VLANs.
     fn announce(&self, address: u64) -> Reply {
         let [address @ .., _, _] = address.to_le_bytes();
         match self.features & feature::GUEST_ANNOUNCE {

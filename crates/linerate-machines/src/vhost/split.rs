@@ -36,8 +36,8 @@ pub struct Split {
 }
 
 impl Split {
-    /// Locates a ring of `size` descriptors in the front end's memory. It begins at `next`; if `None`, at its used
-    /// index. Returns `None` if it is not completely in the memory.
+    /// Locates a ring of `size` descriptors in the front end's memory. The ring begins at `next`; if `None`, at its
+    /// used index. Returns `None` if the ring is not completely in the memory.
     pub fn new(memory: &GuestMemory, at: Addresses, size: u16, event_idx: bool, next: Option<u16>) -> Option<Split> {
         let count = usize::from(size);
         let (ids, elements) = (2 * RING + 2 * count + 2, 2 * RING + 8 * count + 2);

@@ -1259,7 +1259,7 @@ fn packed_rings_go_on_after_a_kill() {
         (test, rx)
     };
     for _ in 0..2 {
-        // Chains available at a kill are not lost, nor are those at the end of a connection.
+        // Chains available at a kill are not lost, nor are chains at the end of a connection.
         for is_kill in [true, false] {
             front.transmit_packed(&frames(2));
             if is_kill {
@@ -1271,7 +1271,7 @@ fn packed_rings_go_on_after_a_kill() {
             front.exchange_packed(&mut rx, &frames(9));
         }
     }
-    // The process was killed after it exposed the last of three chains, but not the others.
+    // The process was killed after it exposed the last of three chains, but not the first two.
     let at = front.rings[1].added % SIZE;
     let address = front.write(0, &[1; 60]);
     for parts in [&[(address, 72, 0)][..], &[(address, 40, 0), (address, 32, 0)], &[(address, 72, 0)]] {
@@ -1387,7 +1387,7 @@ fn what_qemu_drops_behind_a_packed_ring_s_place_is_nothing() {
     (0..40).for_each(|_| front.exchange_packed(&mut rx, &frames(1)));
 }
 
-/// A machine that migrates here has other rings; the record belongs to the previous ones.
+/// A machine that migrates here has other rings; the record belongs to the previous rings.
 #[test]
 fn another_front_end_s_packed_rings_begin_where_it_names() {
     let mut test = listening("?packed=on");

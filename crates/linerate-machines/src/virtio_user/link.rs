@@ -24,7 +24,7 @@ const ALIVE: u8 = 0;
 /// The back end did not answer in time, or violated the protocol. This side has ended the connection, but the back end
 /// may still use the memory.
 const SILENT: u8 = 1;
-/// The back end has closed the connection, or its process has ended. It no longer uses the memory.
+/// The back end has closed the connection, or its process has ended. The back end no longer uses the memory.
 const GONE: u8 = 2;
 
 /// A connection to a back end.
@@ -149,7 +149,7 @@ impl Link {
             None => why,
         });
         self.state.store(state, Relaxed);
-        // Only this direction: the other one shows when the back end has closed the connection, too.
+        // Shut down only this direction: the other direction shows when the back end has closed the connection, too.
         let _ = shutdown(connection.socket(), Shutdown::Write);
     }
 

@@ -41,10 +41,10 @@ pub struct VirtioUser {
 pub struct Forms {
     /// Packed virtqueues (VIRTIO 1.2, 2.8).
     pub packed: bool,
-    /// The back end uses buffers in order, and may report several at once by the last one (`IN_ORDER`, 2.7.9 and
+    /// The back end uses buffers in order, and may report several buffers by the last buffer (`IN_ORDER`, 2.7.9 and
     /// 2.8.9).
     pub in_order: bool,
-    /// Received packets may span several buffers (`MRG_RXBUF`, 5.1.6.4). Otherwise, each packet must fit one.
+    /// Received packets may span several buffers (`MRG_RXBUF`, 5.1.6.4). Otherwise, each packet must fit one buffer.
     pub mergeable: bool,
 }
 

@@ -95,7 +95,7 @@ impl UserRx {
     }
 
     /// Receives packets that a back end had written before its end. At most one ring of them, so that a back end that
-    /// keeps writing does not block the next one. Returns `None` if there are no more.
+    /// keeps writing does not block the next back end. Returns `None` if there are no more.
     #[cold]
     fn drain(&mut self, batch: &mut Batch) -> Option<usize> {
         let ring = self.device_queue.shared.ring();

@@ -367,7 +367,7 @@ impl BackEnd {
         let serve = move || {
             let mut requests = Vec::new();
             let mut connection = Connection::new(crate::peer::accepted(&listener));
-            drop(listener); // the next one is refused
+            drop(listener); // the next connection is refused
             let mut last_status = 0;
             loop {
                 let message = match connection.receive() {
@@ -498,7 +498,7 @@ fn what_the_options_say_is_negotiated() {
     }
 }
 
-/// Back ends that disconnect at any request do not block the next one, which may have other features.
+/// Back ends that disconnect at any request do not block the next back end, which may have other features.
 #[test]
 fn a_back_end_that_fails_is_followed_by_the_next() {
     let (_folder, path) = socket();

@@ -197,7 +197,7 @@ fn a_change_waits_for_the_poll_that_is_in_progress() {
 }
 
 /// A thread that a signal or a debugger has stopped in a poll does not block front ends. The connection ends, and the
-/// next one is served when the thread continues.
+/// next front end is served when the thread continues.
 #[test]
 fn a_thread_that_is_stopped_in_a_poll_ends_the_connection() {
     let vring = || {

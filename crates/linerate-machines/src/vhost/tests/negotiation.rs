@@ -238,7 +238,7 @@ fn congestion_is_reported_to_drivers_that_know_it() {
     }
 }
 
-/// Nonexistent virtqueues, in each message that names one.
+/// A message that names a virtqueue which does not exist ends the connection.
 #[test]
 fn messages_about_no_virtqueue_end_their_connection() {
     let test = listening("");
