@@ -1,4 +1,4 @@
-//! In-memory ports, and interfaces under netmap's names, in this process or served by another.
+//! In-memory ports, and interfaces under netmap's names, in this process or served by another process.
 
 use linerate_core::error::{ErrorKind, Remedy, Result};
 use linerate_core::port::{

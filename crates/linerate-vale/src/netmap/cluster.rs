@@ -152,7 +152,7 @@ pub(crate) fn cluster_of(name: &PortName) -> Result<Option<(u16, Distribution)>>
 
 impl Consumers {
     /// Distributes a port's packets among 1 to 64 `consumers`. Each consumer's ring has the configured length, or 4,096
-    /// slots by default. It is shortened until all rings together hold at most half of the port's buffers.
+    /// slots by default. Rings are shortened until all rings together hold at most half of the port's buffers.
     ///
     /// # Errors
     /// [`ErrorKind::Exhausted`](linerate_core::ErrorKind::Exhausted) if the pool is too small even for rings of 64
@@ -276,7 +276,7 @@ fn distribute_batch(shared: &Shared, batch: &mut Batch, lanes: &mut [Lane], last
     while !batch.is_empty() {
         let mut taken = 0;
         // A lane has room for these slots and the rest of a chain. A port's queue may have replaced the batch with a
-        // longer one.
+        // longer batch.
         while taken < BATCH && !batch.is_empty() {
             let slots = batch.slots();
             let len = Slot::first_packet(slots);
@@ -372,7 +372,7 @@ impl Wrapper for Consumers {
         Info { description, rx_queues: consumers as u16, ring: self.ring, ..inner }
     }
 
-    /// Returns the port's statistics. Packets that reached a consumer count as received, the others as dropped.
+    /// Returns the port's statistics. Packets that reached a consumer count as received, all other packets as dropped.
     fn statistics(&self, mut all: Statistics) -> Statistics {
         let sum = |of: fn(&QueueCounters) -> u64| {
             self.shared.consumers.iter().map(|consumer| of(&consumer.counters)).sum::<u64>()
@@ -405,7 +405,8 @@ impl Wrapper for Consumers {
     }
 }
 
-/// Creates the descriptor that a consumer sleeps on: first with its own event, later also with those of the port.
+/// Creates the descriptor that a consumer sleeps on: first with the consumer's own event, later also with the port's
+/// events.
 fn events(consumer: &ConsumerState) -> Result<OwnedFd> {
     let failed = |error| Error::system("epoll(7)", error);
     let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;

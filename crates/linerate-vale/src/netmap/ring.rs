@@ -38,7 +38,8 @@ pub struct Ring {
     time: SystemTime,
 }
 
-/// A buffer outside all rings. To keep a packet for later, [exchange](Ring::exchange) its slot's buffer with this one.
+/// A buffer outside all rings. To keep a packet for later, [exchange](Ring::exchange) the buffer of its slot with this
+/// buffer.
 pub struct ExtraBuffer {
     slot: Slot,
     pool: Arc<Pool>,
@@ -385,7 +386,7 @@ impl RxRing {
         if batch.is_empty() {
             queue.recv(batch);
         }
-        // Packets of another region are copied, and queue behind those copied earlier.
+        // Packets of another region are copied, and queue behind the packets copied earlier.
         let from = if own.is_empty() && batch.bind_if_unbound(&ring.pool) {
             batch
         } else {

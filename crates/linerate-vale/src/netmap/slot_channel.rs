@@ -90,8 +90,8 @@ impl SlotReceiver {
     /// slots.
     #[inline(always)]
     pub fn receive_counted(&mut self, counters: &QueueCounters, batch: &mut Batch) -> usize {
-        // A channel has only whole packets, so a single slot is one. The batch loop's setup would cost more than the
-        // packet.
+        // A channel has only whole packets, so a single slot is a packet. The batch loop's setup would cost more than
+        // the packet.
         if self.words.available() == 1 && self.receive_one(counters, batch, |_| true) {
             return 1;
         }

@@ -23,8 +23,8 @@ pub enum Destination {
 
 /// Decides where packets go (vale(4), "VALE switches can be extended").
 ///
-/// Closures with the same signature implement it. It is called on the sender's thread, possibly by several threads
-/// concurrently.
+/// Closures with the signature of `forward` implement this trait. `forward` is called on the sender's thread, possibly
+/// by several threads concurrently.
 ///
 /// ```
 /// use linerate::netmap::{Destination, Frames, Switch};

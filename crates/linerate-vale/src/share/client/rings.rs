@@ -191,7 +191,8 @@ impl PipeLink {
         other.is_armed() || is_copied
     }
 
-    /// Reclaims the slots that the other end has released, with the buffers that its program put there.
+    /// Reclaims the slots that the other end has released, with the buffers that the program at the other end put
+    /// there.
     #[inline(always)]
     fn reclaim(&self, client: &ClientRing) {
         let released = self.other.released();
@@ -201,7 +202,7 @@ impl PipeLink {
 }
 
 /// Swaps the buffers of slots that a port is done with for buffers of its zero-copy monitor. If the monitor lacks room
-/// for all slots, it gets the last ones, as in netmap (netmap_monitor.c).
+/// for all slots, it gets the last buffers, as in netmap (netmap_monitor.c).
 #[cold]
 fn give_to_monitor(port: &SharedRing, from: usize, to: usize, monitor: &SharedRing, flag: u16, socket: BorrowedFd<'_>) {
     let client = ClientRing { ring: monitor.clone() };
@@ -478,7 +479,7 @@ mod tests {
         assert!(was_notified(&bench.server), "the monitor is to be woken");
         assert_eq!([0, 1].map(|n| monitor.ring.slot(n).buffer), [there[0], there[1]]);
         assert_eq!([0, 1].map(|n| far.slot(n).buffer), [free[0], free[1]]);
-        // The monitor has room for one more slot, and gets the last one.
+        // The monitor has room for one more slot, and gets the last buffer.
         bench.send(&[(63, 0), (64, 0)]);
         bench.tail();
         bench.release(5);

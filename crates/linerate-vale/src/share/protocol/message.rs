@@ -28,7 +28,8 @@ pub enum RingSelection {
 }
 
 impl RingSelection {
-    /// Returns whether ring `number` is selected. The first `card` rings are the card's, the others the host stack's.
+    /// Returns whether ring `number` is selected. The first `card` rings are the card's, the other rings the host
+    /// stack's.
     pub fn has(self, number: u16, card: u16) -> bool {
         match self {
             RingSelection::All => number < card,

@@ -32,7 +32,8 @@ struct Free {
     ports: Vec<usize>,
     rings: Vec<usize>,
     buffers: Vec<u32>,
-    /// For each buffer up to the first one never used: whether it is in `buffers`. A program may name a buffer twice.
+    /// For each buffer before the first that was never used: whether it is in `buffers`. A program may name a buffer
+    /// twice.
     is_free: Vec<bool>,
     /// The number of all buffers. A list of all buffers would be most of the server's memory, so a buffer enters
     /// `buffers` only when it is freed.

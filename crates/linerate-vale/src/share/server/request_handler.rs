@@ -75,7 +75,7 @@ impl RequestHandler {
                 Ok(Message::Token) => continue,
                 Err(_) => break,
             };
-            // After a malformed message, the next ones cannot be understood either.
+            // After a malformed message, the next messages cannot be understood either.
             let Ok(request) = serde_json::from_slice::<Request>(&bytes) else { break };
             self.state.wait_for_leaving(self.user);
             let answer = match request {

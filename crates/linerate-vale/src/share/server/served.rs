@@ -192,7 +192,7 @@ pub(super) fn clamp_rings(rings: &RingCounts) -> RingCounts {
 const END_OR_CHOOSE: &str = "end the program that has it, or choose another port";
 
 impl OpenRequest {
-    /// Refuses a port with a header in front of packets if the client does not expect one.
+    /// Refuses a port with a header in front of packets if the client does not expect a header.
     pub(super) fn check_header(&self, served: &Served) -> Result<()> {
         if served.header.load(Ordering::Relaxed) == 0 || self.takes_header {
             return Ok(());
@@ -257,7 +257,8 @@ impl RingCounts {
 }
 
 impl Served {
-    /// Opens the queue of the client's ring `n`. The first `cards` rings are the card's, the others the host stack's.
+    /// Opens the queue of the client's ring `n`. The first `cards` rings are the card's, the other rings the host
+    /// stack's.
     pub(super) fn queue<Q>(
         &self,
         device: &mut Port,

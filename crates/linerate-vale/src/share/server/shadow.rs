@@ -29,8 +29,8 @@ const SLOTS: u32 = 1024;
 /// The next shadow's version. Clients use it to detect an outdated shadow.
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
-/// The server's end of a shadow: rings for both ends of the pipe, and the thread that empties them. It ends with the
-/// last monitor.
+/// The server's end of a shadow: rings for both ends of the pipe, and the thread that empties them. The shadow ends
+/// with the last monitor.
 pub struct Shadow {
     memory: NetmapMemory,
     /// For each end of the pipe, the rings for its copies.

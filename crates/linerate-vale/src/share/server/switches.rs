@@ -38,7 +38,8 @@ pub(super) struct Attached {
 /// A persistent port (`vale-ctl -n`): a port named like an interface, which exists without a client.
 pub(super) struct PersistentPort {
     pub(super) rings: RingCounts,
-    /// The switches that it is attached to, and its ports there. Its own name refers to the first of them.
+    /// The switches that the port is attached to, and its ports on them. The persistent port's own name refers to the
+    /// first of these ports.
     pub(super) attached: Vec<(String, Arc<Served>)>,
 }
 

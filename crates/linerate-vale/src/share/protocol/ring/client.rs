@@ -209,7 +209,7 @@ impl ClientRing {
         self.ring.index(SERVER_TAIL).is_some_and(|tail| tail != self.ring.word(CUR).load(Relaxed) as usize)
     }
 
-    /// Records that the last token was read; returns whether there was one.
+    /// Records that the last token was read; returns whether a token was recorded as sent.
     pub fn forget_token(&self) -> bool {
         self.ring.state(CLIENT_TOKEN).compare_exchange(TOKEN_SENT, 0, SeqCst, Relaxed).is_ok()
     }

@@ -215,7 +215,7 @@ impl SharedRing {
         }
     }
 
-    /// Returns the offset of a slot's packet in its buffer. It is not validated and may be outside the buffer.
+    /// Returns the offset of a slot's packet in its buffer. The offset is not validated and may be outside the buffer.
     #[inline(always)]
     pub fn offset(&self, number: usize) -> usize {
         if self.offset_mask == 0 { 0 } else { (self.pointer(number) & self.offset_mask) as usize }
