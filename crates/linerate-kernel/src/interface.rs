@@ -120,7 +120,8 @@ impl Interface {
     /// Calls an ioctl of netdevice(7).
     fn ioctl(&self, request: libc::c_ulong, argument: libc::__c_anonymous_ifr_ifru) -> io::Result<libc::ifreq> {
         let mut ifreq = request_for(&self.name, argument);
-        // SAFETY: the kernel reads and writes one `ifreq`; the memory that ethtool's points to outlives the call.
+        // SAFETY: the kernel reads and writes one `ifreq`; the memory to which ethtool's `ifreq` points outlives the
+        // call.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), request, &raw mut ifreq) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(ifreq) }
     }
@@ -225,7 +226,8 @@ impl Interface {
         Ok(if up { Link::Up { mbits: 0 } } else { Link::Down })
     }
 
-    /// Returns the interface's IP addresses, except link-local ones: those do not mean that it is in use.
+    /// Returns the interface's IP addresses, except link-local addresses, which do not mean that the interface is in
+    /// use.
     pub fn addresses(&self) -> Vec<IpAddr> {
         let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
         let ours = all.filter(|entry| entry.interface_name == self.name).filter_map(|entry| entry.address);

@@ -310,7 +310,7 @@ impl PacketTx {
         self.socket.memory.word(self.offset(frame) + STATUS).load(Acquire)
     }
 
-    /// Returns the frame `count` frames before the next one.
+    /// Returns the frame `count` frames before the next frame.
     fn before_next(&self, count: usize) -> usize {
         (self.position.next + self.socket.frames - count) % self.socket.frames
     }
@@ -788,7 +788,7 @@ mod tests {
         assert_eq!((rx.recv(&mut batch), rx.recv(&mut batch)), (2, 0));
         batch.clear();
         assert_eq!(rx.recv(&mut batch), 1);
-        // A dropped queue passes its position to the next one.
+        // A dropped queue passes its position to the next queue.
         put(&rx, BLOCK + 48, 0, 96, 60, &[9; 60]);
         hand_over(&rx, 1, 1, 48);
         assert_eq!(rx.recv(&mut batch), 1);

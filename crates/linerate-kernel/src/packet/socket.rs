@@ -34,7 +34,7 @@ pub struct Socket {
 #[derive(Clone, Copy, Default)]
 pub struct Receiving {
     pub block: usize,
-    /// Packets of the block not yet read, and the offset of the next one.
+    /// Packets of the block not yet read, and the offset of the next packet.
     pub left: u32,
     pub next: usize,
 }

@@ -56,7 +56,7 @@ pub struct XdpOptions {
     pub alone: bool,
 }
 
-/// Whether the card steers a flow (ethtool(8) `-N`) to the chosen queue, or by default to the last one.
+/// Whether the card steers a flow (ethtool(8) `-N`) to the chosen queue, or by default to the last queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Steer {
     /// If the card supports steering. Without steering, the XDP program still finds the flow on all queues of the port.
@@ -256,7 +256,7 @@ impl Xdp {
         let first = sockets.first().and_then(|socket| socket.waiting.as_ref());
         let (zero_copy, chains) = first.map_or((false, false), |socket| (socket.zero_copy, socket.chains));
         let mtu = interface.mtu()?;
-        // The first buffer of a frame contains the kernel's headroom, and the others may contain it.
+        // The first buffer of a frame contains the kernel's headroom, and the other buffers may contain it.
         let most = (size - KERNEL_HEADROOM) * if chains { MOST_BUFFERS } else { 1 };
         if mtu + FRAME_HEADERS > most {
             let how = if chains { "the most buffers of a frame have" } else { "a buffer has" };
@@ -290,7 +290,7 @@ impl Xdp {
             _link: link,
             _exclusive: alone,
         };
-        // A port that receives all packets also receives those for other addresses.
+        // A port that receives all packets also receives packets for other addresses.
         OnInterface::port(target, sockets, options.flow.is_none())
     }
 }

@@ -303,7 +303,7 @@ impl Socket {
                 flags: XdpUmemRegFlags::from_bits_retain(HAS_METADATA_LENGTH),
                 tx_metadata_len: METADATA as u32,
             };
-            // Kernels before 6.8 do not support metadata, and those before 6.11 do not know this flag.
+            // Kernels before 6.8 do not support metadata, and kernels before 6.11 do not know this flag.
             let plain = XdpUmemReg { flags: XdpUmemRegFlags::empty(), tx_metadata_len: 0, ..umem };
             let made = match set_xdp_umem_reg(&fd, umem) {
                 Err(Errno::INVAL) => set_xdp_umem_reg(&fd, plain).map(|()| false),
@@ -737,7 +737,7 @@ mod tests {
         }
     }
 
-    /// A queue of several sockets receives from each in turn, and is readable if one of them is.
+    /// A queue of several sockets receives from each in turn, and is readable if one of them is readable.
     #[test]
     fn a_queue_of_two_sockets_has_the_packets_of_both() {
         let (mut first, mut second) = (Fake::new(), Fake::new());
@@ -912,8 +912,8 @@ mod tests {
             // A packet in two buffers, the first of them full.
             (at(1, 0), 2048 | more),
             (at(2, 128), 50),
-            // One ends a byte beyond its buffer, one has a buffer that was not lent, and one ends exactly with its
-            // buffer.
+            // One packet ends a byte beyond its buffer, one packet has a buffer that was not lent, and one packet ends
+            // exactly with its buffer.
             (at(3, 1949), 100),
             (u64::from(free) << 11, 100),
             (at(4, 1948), 100),
@@ -932,7 +932,7 @@ mod tests {
         assert_eq!(slots, expected);
         let counters = &rx.counters;
         assert_eq!((counters.packets(), counters.slots(), counters.bytes(), counters.drops()), (3, 4, 2298, 2));
-        // For each returned buffer, the kernel got an empty one, at offset 0. It still has `lent[3]`.
+        // For each returned buffer, the kernel got an empty buffer, at offset 0. The kernel still has `lent[3]`.
         let fresh: HashSet<u64> = handed_over::<1>(&filled).into_iter().map(|[address]| address).collect();
         let mine: HashSet<u64> = slots.iter().map(|slot| u64::from(slot.0) << 11).collect();
         assert_eq!((fresh.len(), fresh.intersection(&mine).count()), (4, 0));
