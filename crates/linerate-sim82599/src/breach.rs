@@ -19,7 +19,7 @@ pub enum Breach {
     ReservedBits { register: &'static str, value: u32, reserved: u32, section: &'static str },
     /// A write that is forbidden in the current state of the queue or card.
     WrongTime { register: &'static str, queue: u16, why: &'static str },
-    /// A queue was enabled without a ring, or with one of an invalid length.
+    /// A queue was enabled without a ring, or with a ring of an invalid length.
     NoRing { direction: Direction, queue: u16, len: u32 },
     /// A tail beyond the ring's end.
     TailOutOfRange { direction: Direction, queue: u16, tail: u32, len: u32 },

@@ -82,7 +82,7 @@ impl Clock {
                 registers.set(SYSTIMH::OFFSET, (time >> 32) as u32);
                 0
             }
-            // Reading the high half of a stamp frees its registers for the next one.
+            // Reading the high half of a stamp frees its registers for the next stamp.
             RXSTMPH::OFFSET => {
                 registers.change(TSYNCRXCTL::OFFSET, TSYNCRXCTL::VALID, false);
                 registers.get(offset)

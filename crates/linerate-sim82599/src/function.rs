@@ -18,7 +18,7 @@ use super::{Card, CardKind, queues};
 /// A card plugged into a host, or one of its virtual functions.
 pub struct Function {
     card: Arc<Card>,
-    /// The virtual function's number, if it is one.
+    /// The number of the virtual function, if this is a virtual function.
     number: Option<usize>,
     dma: Arc<Dma>,
     config: Config,

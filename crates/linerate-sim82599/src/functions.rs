@@ -364,7 +364,7 @@ impl Functions {
         board.owner(queue).map_or(&board.dma, |number| &self[number].dma).clone()
     }
 
-    /// Sets the cause of a queue, in its virtual function or in the physical one.
+    /// Sets the cause of a queue, in its virtual function or in the physical function.
     pub fn cause(&mut self, board: &Board, interrupts: &mut Interrupts, direction: Direction, queue: u16) {
         match board.owner(queue) {
             Some(number) => self[number].cause(direction, queue - Functions::first_queue(number)),

@@ -170,7 +170,7 @@ fn memory(gigabit: bool, address: usize, offset: u8) -> u8 {
             bytes[sff::VENDOR_SERIAL as usize + n] = b' ';
             n += 1;
         }
-        // Intel's OUI, the only one that its drivers accept without a warning.
+        // Intel's OUI, the only OUI that Intel's drivers accept without a warning.
         let oui = sff::VENDOR_OUI as usize;
         (bytes[oui], bytes[oui + 1], bytes[oui + 2]) = (0x00, 0x1B, 0x21);
         let (mut from, mut ends) = (0, [sff::CHECK_BASE as usize, sff::CHECK_EXTENDED as usize].as_slice());

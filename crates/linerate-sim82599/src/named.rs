@@ -61,7 +61,7 @@ impl Models {
         };
         let runner = match self.runner.upgrade().filter(|runner| runner.is_of_this_process()) {
             Some(runner) => runner,
-            // Not pinned to a processor: several programs on one machine could choose the same one.
+            // Not pinned to a processor: several programs on one machine could choose the same processor.
             None => Arc::new(Runner::start()?),
         };
         self.runner = Arc::downgrade(&runner);

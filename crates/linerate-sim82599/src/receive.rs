@@ -38,7 +38,7 @@ pub(super) struct Receive {
     waiting_bytes: usize,
     /// Packets that are being coalesced.
     coalescing: Vec<Packet>,
-    /// The frames of the last step, as an estimate for the next one.
+    /// The number of frames of the last step, as an estimate for the next step.
     expected: usize,
     pub flows: Flows,
 }
@@ -119,7 +119,7 @@ impl Receive {
         let maps = board.dma.maps();
         if receives {
             let each = self.expected / rings.enabled().max(1);
-            // Only the physical function's rings: those of virtual functions are in other address spaces.
+            // Only the physical function's rings: the rings of virtual functions are in other address spaces.
             let own = rings.iter_enabled().filter(|ring| board.owner(ring.queue).is_none());
             own.for_each(|ring| ring.prefetch(&maps, each as u32));
         }
@@ -295,7 +295,7 @@ impl Receive {
         if from != Endpoint::Wire {
             status |= receive::LB;
         }
-        // The physical function's hash selects one of the function's queues (section 7.10.2.2).
+        // The physical function's hash selects one of the virtual function's queues (section 7.10.2.2).
         let first = Functions::first_queue(number);
         let (spread, word0) = match path.rss.hash(board, &frame.bytes, &headers) {
             Some((kind, hash)) => (hash as u16 % QUEUES_EACH, kind | u64::from(hash) << receive::RSS_HASH_SHIFT),

@@ -51,7 +51,7 @@ pub(super) struct Fetched {
 /// A packet gathered from its descriptors.
 #[derive(Default)]
 struct Gathered {
-    /// The number of descriptors, including context descriptors, and the last one's second word.
+    /// The number of descriptors, including context descriptors, and the second word of the last descriptor.
     descriptors: u32,
     last: u64,
     /// Checksums and segmentation, if the descriptors request any.

@@ -26,7 +26,7 @@ pub struct PortWire {
     is_finished: bool,
     /// Counts of frames from the port, and to it.
     frames: [u64; 2],
-    /// The port's longest payload in bytes, and the count of frames to it with a longer one.
+    /// The port's longest payload in bytes, and the count of frames to the port with a longer payload.
     mtu: usize,
     long: u64,
     /// Frames for which no buffer was free.
