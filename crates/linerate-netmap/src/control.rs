@@ -474,7 +474,7 @@ fn polling(name: &str, request: &ValePolling) -> Result<()> {
     is_polled(name)
 }
 
-/// Checks that a port of a switch belongs to an interface: only those can be polled.
+/// Checks that a port of a switch belongs to an interface: only ports of interfaces can be polled.
 fn is_polled(name: &str) -> Result<()> {
     let (_, port) = parts(name)?;
     if !find(name)?.list()?.iter().any(|there| there.name == name) {

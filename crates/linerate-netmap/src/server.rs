@@ -105,7 +105,7 @@ extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
     }
 }
 
-/// Starts a server; succeeds also if another program has just started one.
+/// Starts a server; succeeds also if another program has just started a server.
 ///
 /// # Errors
 /// The reason why the server did not start.

@@ -53,7 +53,7 @@ fn wait(fd: c_int) -> pollfd {
     pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
-/// Syncs the rings for these events, and returns the ready ones. `must` forces a check of the server.
+/// Syncs the rings for these events, and returns the ready events. `must` forces a check of the server.
 fn ready(held: &DescriptorRef, bound: &Bound, events: i16, must: bool) -> i16 {
     let (port, mut there, mut good) = (bound.port(), 0, !bound.has_entries());
     if events & OUT != 0 || !bound.no_tx_poll {
@@ -164,7 +164,7 @@ fn last<T>(work: impl FnOnce(&mut Vec<Call>) -> T) -> Option<T> {
     CALLS.try_with(|calls| calls.0.try_borrow_mut().ok().map(|mut calls| work(&mut calls))).ok().flatten()
 }
 
-/// Begins a call; returns false if the thread is ending and cannot have one.
+/// Begins a call; returns false if the thread is ending and cannot have a call.
 fn begin(wait_call: Box<dyn WaitCall>, timeout: Timeout, mask: *const sigset_t) -> bool {
     // A timeout that overflows the clock is infinite.
     let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
@@ -354,7 +354,7 @@ impl Poll {
             Report::Events(at) if self.is_fresh => {
                 for (n, event) in self.events.iter().enumerate() {
                     let revents = (at + (n * size_of::<pollfd>()) as u64) as *mut pollfd;
-                    // SAFETY: ppoll(2) has just written all events there; the write is unaligned.
+                    // SAFETY: ppoll(2) has just written all events at this address; the write is unaligned.
                     unsafe { (&raw mut (*revents).revents).write_unaligned(event.revents) };
                 }
                 Ok(count)
@@ -452,8 +452,8 @@ pub fn poll(
             return Err(errno());
         }
         let mut all: Vec<pollfd> = Vec::with_capacity(count);
-        // SAFETY: ppoll(2) has just read `count` events there. They are copied as bytes, so alignment does not matter,
-        // and any bytes are valid events.
+        // SAFETY: ppoll(2) has just read `count` events at this address. They are copied as bytes, so alignment does
+        // not matter, and any bytes are valid events.
         unsafe {
             std::ptr::copy(events.cast::<u8>(), all.as_mut_ptr().cast(), count * size_of::<pollfd>());
             all.set_len(count);
@@ -618,7 +618,7 @@ impl Epoll {
         Ok((events, is_ours))
     }
 
-    /// Returns the ports that this epoll(7) watches; removes those whose descriptor was closed or replaced.
+    /// Returns the ports that this epoll(7) watches; removes ports whose descriptor was closed or replaced.
     fn watched(&self) -> Vec<(Watched, DescriptorRef)> {
         let all: Vec<Watched> = lock().iter().filter(|one| one.epoll == self.epoll).copied().collect();
         let still = |one: Watched| {

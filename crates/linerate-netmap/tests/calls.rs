@@ -237,7 +237,7 @@ fn a_refusal_does_not_end_the_program() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let status = end_of(&mut world.command("open valeC13:").stdout(Stdio::null()).stderr(full).spawn().unwrap());
     assert_eq!(status.code(), Some(1));
-    // Here the first file that the program opens gets descriptor 2. It must stay empty.
+    // Here the first file that the program opens gets descriptor 2. That file must stay empty.
     let file = world.folder.path().join(".file");
     std::fs::write(&file, "").unwrap();
     let mut shell = Command::new("sh");

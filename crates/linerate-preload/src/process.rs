@@ -14,8 +14,8 @@ use crate::call;
 /// the kernel does not support this. Null before [`start`].
 static OWNER: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
 
-/// Only `begin_child` updates this in a child with its own memory. It is not called if the program calls clone(2)
-/// itself.
+/// Only `begin_child` updates this in a child with its own memory. `begin_child` is not called if the program calls
+/// clone(2) itself.
 static FALLBACK: AtomicU32 = AtomicU32::new(0);
 
 /// Returns whether this process owns the memory that it uses. False before [`start`](crate::start).
