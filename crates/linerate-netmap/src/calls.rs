@@ -365,7 +365,7 @@ fn control(held: &DescriptorRef, request: u64, argument: u64) -> c_int {
     match answer {
         Ok(()) => 0,
         Err(error) if error.kind() == ErrorKind::BadRing => fail(libc::EINVAL),
-        // Do not print these: the end of a list is normal, and errno suffices for a bad pointer.
+        // Do not print these errors: the end of a list is normal, and errno suffices for a bad pointer.
         Err(error) if matches!(error.errno(), libc::ENOENT | libc::EFAULT) => fail(error.errno()),
         Err(error) => refuse(&error),
     }

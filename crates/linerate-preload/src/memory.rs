@@ -142,7 +142,7 @@ fn is_writable(address: usize, len: usize) -> Option<bool> {
     probe_pages(address, len, |at| unsafe { call!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, 0, at, 8) == 0 })
 }
 
-/// Returns whether the kernel has refused to copy: in a sandbox, or if it is built without these calls.
+/// Returns whether the kernel has refused to copy: in a sandbox, or because it was built without these system calls.
 fn is_forbidden() -> bool {
     matches!(errno(), libc::EPERM | libc::ENOSYS)
 }

@@ -1,7 +1,8 @@
 //! Taking a card from the kernel, and giving it back.
 //!
-//! A card in use is not taken unless forced: one whose interface is up, or has an address or a route. Taken cards are
-//! recorded in `/run/linerate`, so that [`give_back`] can restore them even after the process was killed.
+//! A card is in use if its interface is up, or has an address or a route. Such a card is taken only if that is forced.
+//! Taken cards are recorded in `/run/linerate`, so that [`give_back`] can restore them even after the process was
+//! killed.
 
 use std::fs;
 use std::io;

@@ -574,7 +574,7 @@ mod tests {
     fn a_packet_is_taken_up_to_the_end_of_its_block_and_no_further() {
         let last = BLOCK - (TAG_TYPE + 4);
         let end = BLOCK as u32;
-        // The header's offset, the data's offset from it, its length, and whether the packet is valid.
+        // The header's offset, the data's offset from the header, the data's length, and whether the packet is valid.
         for (header, begin, len, is_one) in [
             (48, 10, 14, true),
             (48, 9, 14, false),

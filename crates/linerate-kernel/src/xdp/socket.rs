@@ -1036,7 +1036,7 @@ mod tests {
         assert_eq!((pool.available(), other.available()), (BUFFERS, BUFFERS));
     }
 
-    /// The kernel computes a checksum if it supports it (`struct xsk_tx_metadata`); otherwise the queue does.
+    /// The kernel computes a checksum if it supports this offload (`struct xsk_tx_metadata`); otherwise the queue does.
     #[test]
     fn a_checksum_is_left_to_the_kernel_or_computed() {
         use linerate_core::offload::Offload;

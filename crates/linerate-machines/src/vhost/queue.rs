@@ -644,9 +644,10 @@ fn fill_from<const IS_LOGGED: bool>(
 /// Writes packets of one slot to chains of one descriptor each, from the front of the batch up to the first other
 /// packet. Returns the position after the chains, and the counts of packets and bytes.
 ///
-/// The lines of the front end's buffers are in its processor's cache, and often shared with this one's. A prefetch does
-/// not bring them then, only a store does, and stores are done in order. So the first bytes of a group's packets are
-/// stored back to back: the processor requests all their lines at the same time.
+/// The cache lines of the front end's buffers are in the cache of its processor, and often shared with this
+/// processor's. A prefetch does not fetch such a line for writing; only a store does, and stores are done in order. So
+/// the first bytes of a group's packets are stored back to back: this processor then requests the lines of all these
+/// packets at the same time.
 #[inline(always)]
 fn fill_singles(
     ring: &mut impl DeviceRing,

@@ -408,7 +408,7 @@ impl RegionRx for DeliveryRx {
     }
 
     fn buffers(&self) -> usize {
-        // The sender's cached buffers count as this queue's, because its packets are copied into them.
+        // The sender's cached buffers count as this queue's, because packets for this queue are copied into them.
         let side = self.lane().sender_side.lock().unwrap_or_else(PoisonError::into_inner);
         side.copies.cached() + self.receiver.as_ref().map_or(0, SlotReceiver::waiting)
     }

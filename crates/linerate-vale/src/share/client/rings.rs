@@ -101,7 +101,8 @@ impl ClientRings {
 }
 
 impl ClientTx {
-    /// Passes on the slots that the program has released, and wakes the server with a token if it has asked for that.
+    /// Passes on the slots that the program has released, and wakes the server with a token if the server has asked for
+    /// that.
     ///
     /// # Errors
     /// [`ErrorKind::BadRing`](linerate_core::ErrorKind::BadRing).

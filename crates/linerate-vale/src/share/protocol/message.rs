@@ -108,7 +108,7 @@ pub struct MemoryChoice {
     pub offsets: Offsets,
 }
 
-/// An opened port. The message also carries its memory as a descriptor.
+/// An opened port. The message also carries a descriptor of the port's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
     /// The request that opened the port.

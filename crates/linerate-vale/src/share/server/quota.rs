@@ -15,7 +15,7 @@ pub(super) const MAX_EXTRA_PER_USER: u32 = 1 << 15;
 #[derive(Default)]
 pub(super) struct ExtraQuota(Arc<Mutex<HashMap<u32, u32>>>);
 
-/// Buffers outside all rings that a port may use. They count against the user until this is dropped.
+/// Buffers outside all rings that a port may use. They count against the user until this grant is dropped.
 pub struct ExtraGrant {
     users: Arc<Mutex<HashMap<u32, u32>>>,
     user: u32,
