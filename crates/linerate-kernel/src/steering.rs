@@ -202,7 +202,7 @@ impl Steering {
     ///
     /// # Errors
     /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): the card or the kernel rejected a rule; the error
-    /// is that of the first one.
+    /// is that of the first rejected rule.
     pub fn steer(interface: &Interface, filter: &Filter, queue: u32, all: bool) -> Result<Steering> {
         let wanted: Vec<Vec<Rule>> = filter.any().iter().map(Rule::of).collect();
         // A match that no rule can express counts as one missing rule.

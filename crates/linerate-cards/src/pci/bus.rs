@@ -45,7 +45,7 @@ pub trait Bus: DmaSpace {
 /// Creates `count` interrupts for a card that has `available` interrupts.
 ///
 /// # Errors
-/// The card has fewer, or the process has no file descriptors left.
+/// The card has fewer interrupts, or the process has no file descriptors left.
 pub fn interrupts(card: &str, count: u16, available: u32) -> Result<Vec<Interrupt>> {
     if available < count.into() {
         return Err(Error::card(

@@ -1044,7 +1044,7 @@ mod tests {
             let Fake { pool, sent, mut tx, rx, .. } = Fake::with(true, has_checksums);
             let mut batch = Batch::new();
             assert!(batch.push(&pool, &[0; 60]) && batch.push(&pool, &[0; 60]));
-            // From byte 34, stored at offset 16 from there (virtio_net_hdr).
+            // The checksum covers the bytes from 34 on, and is stored 16 bytes after that (virtio_net_hdr).
             batch.set_offload(0, Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]));
             let first = &batch.slots()[0];
             let at = ((first.buf() as usize) << 11) + first.offset();

@@ -806,7 +806,7 @@ fn accepted(listener: &UnixListener) -> Connection {
     Connection::new(socket)
 }
 
-/// Accepts a connection from one of our ports, as its server.
+/// Accepts a connection from a linerate port, as the port's server.
 fn lying_server(listener: &UnixListener, hello: Hello) -> Peer {
     let mut connection = accepted(listener);
     connection.send(Header::new(kind::HELLO, &hello), &[], &[]).unwrap();

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Chains are used in order, at the position of their first descriptor. Used descriptors are held back, then exposed
-//! from the last to the first. The driver waits for the first, so it sees all or none.
+//! from the last to the first. The driver waits for the first of these descriptors, so it sees all of them or none.
 //!
 //! The front end's memory does not contain the position, so it is [recorded](super::positions) before each exposure. If
 //! the process is killed, the next one reads the position from the record, and completes an interrupted exposure.

@@ -80,7 +80,7 @@ impl PositionFile {
         }
         flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| fail("another process uses it".to_string(), "choose another path, or stop that process"))?;
-        // The previous process may just have removed it.
+        // The previous process may just have removed the file.
         let there = stat(&path).ok().map(|there| (there.st_dev, there.st_ino));
         if there != Some((found.st_dev, found.st_ino)) {
             return Err(fail("another process has just removed it".to_string(), "open the port again"));

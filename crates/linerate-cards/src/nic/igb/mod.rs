@@ -56,7 +56,7 @@ impl Controller for X82576 {
 
         // 4.3.1: a valid MAC address means that the EEPROM has been reloaded.
         hardware.wait_set(RAH(0), RAH::AV)?;
-        // 4.5.7: the PHY or SerDes negotiates, and with SLU the MAC follows it.
+        // 4.5.7: the PHY or SerDes negotiates, and with SLU the MAC follows the result.
         hardware.change(CTRL, CTRL::SLU | CTRL::FRCSPD | CTRL::FRCDPLX, CTRL::SLU);
         match hardware.read_live(CTRL_EXT)? & CTRL_EXT::LINK_MODE_MASK {
             CTRL_EXT::LINK_MODE_COPPER => negotiate(hardware)?,

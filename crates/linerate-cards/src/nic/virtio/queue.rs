@@ -12,8 +12,8 @@
 //! The header is at the end of the headroom, so the data begins at a cache line: a frame of 64 bytes occupies one line.
 //! A packet that is forwarded unread, except for its header, stays in the other side's cache.
 //!
-//! Receive replaces a full buffer by an empty one from the batch, and makes that available. Send takes the batch's
-//! buffers, and returns the buffers that the device has used.
+//! Receive replaces a full buffer by an empty buffer from the batch, which becomes available to the device. Send takes
+//! the batch's buffers, and returns the buffers that the device has used.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;

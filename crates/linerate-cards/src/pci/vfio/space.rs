@@ -238,7 +238,7 @@ impl Space {
         }
     }
 
-    /// Removes a user of the mapping at `start`; unmaps it after the last one.
+    /// Removes a user of the mapping at `start`; unmaps the memory after the last user.
     pub fn unmap(&self, start: DeviceAddress) {
         let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(place) = maps.iter().position(|map| map.start == start) else { return };

@@ -323,7 +323,7 @@ mod tests {
             [(60, NS_FORWARD, 100, ours[0]), (70, changed | NS_MOREFRAG, 101, ours[1]), (80, 0, 102, ours[2])]
         );
         assert_eq!([0, 1, 2].map(|n| near.slot(n).flags), [NS_FORWARD, NS_MOREFRAG, 0]);
-        // The receiver keeps a buffer, and puts another in its place.
+        // The receiver keeps a buffer, and puts another buffer into the slot.
         let spare = bench.memory.take_extra(1)[0];
         far.set_slot(1, Slot { buffer: spare, len: 7, flags: changed });
         far.set_offset(1, 9);

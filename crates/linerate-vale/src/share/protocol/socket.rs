@@ -342,7 +342,7 @@ mod tests {
         own(&path, 12_345);
         assert!(message(listen_at(&path.join("any"), 0o600, None)).contains("belongs to user 12345"));
         own(&path, 0);
-        // A link that another user owns, pointing to one of our folders.
+        // A link that another user owns, pointing to a folder of this user.
         let link = keep.path().join("link");
         symlink(&path, &link).unwrap();
         own(&link, 12_345);
