@@ -27,7 +27,8 @@ pub(super) const VECTORS: u16 = 64;
 #[derive(Default)]
 pub(super) struct Maps {
     ranges: Vec<Range>,
-    /// The ranges of the last buffer and the last descriptor: the next is mostly in the same range.
+    /// The ranges of the last buffer and the last descriptor: the next buffer or descriptor is mostly in the same
+    /// range.
     recent: [AtomicUsize; 2],
     /// Hosts choose the addresses; drivers in this process get none.
     is_for_hosts: bool,

@@ -54,7 +54,7 @@ pub struct PacketPort {
     /// The packets to deliver; all if `None`.
     flow: Option<Filter>,
     sockets: Vec<Arc<Socket>>,
-    /// Whether each receive queue has been taken; packets arrive once all have.
+    /// Whether each receive queue has been taken; packets arrive once all have been taken.
     started: Vec<bool>,
     /// Packets that the kernel has dropped; it reports only new drops.
     dropped: AtomicU64,

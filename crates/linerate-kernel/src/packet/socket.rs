@@ -44,7 +44,7 @@ pub struct Receiving {
 pub struct Transmitting {
     /// The next frame to be written.
     pub next: usize,
-    /// The number of frames before it that the kernel had not taken when last checked.
+    /// The number of frames before `next` that the kernel had not taken when last checked.
     pub pending: usize,
 }
 

@@ -415,9 +415,9 @@ impl Socket {
     /// Returns the kernel's drops on this socket, without the card's ([`Interface::missed`]).
     pub fn drops(&self) -> Drops {
         let Ok(counted) = xdp_statistics(self.fd()) else { return Drops::default() };
-        // `rx_fill_ring_empty_descs` is left out. In copy mode, such a packet is counted in `rx_dropped` as well
-        // (net/xdp/xsk.c, `__xsk_rcv`). A zero-copy driver counts each time it finds the fill ring empty, even while
-        // its descriptors have buffers (`xp_alloc`).
+        // `rx_fill_ring_empty_descs` is left out. In copy mode, a packet that finds the fill ring empty is counted in
+        // `rx_dropped` as well (net/xdp/xsk.c, `__xsk_rcv`). A zero-copy driver counts each time it finds the fill ring
+        // empty, even while its descriptors have buffers (`xp_alloc`).
         let ring_full = counted.rx_ring_full.unwrap_or(0);
         Drops {
             no_descriptor: counted.rx_dropped + ring_full,

@@ -163,7 +163,7 @@ enum End {
 }
 
 impl End {
-    /// Returns the reason sent to the peer; `None` if it has ended the connection itself.
+    /// Returns the reason sent to the peer; `None` if the peer has ended the connection itself.
     fn reason(&self) -> Option<String> {
         match self {
             End::Stopped => Some("the port is closed".to_string()),

@@ -27,7 +27,7 @@ impl Lent {
         Lent { bufs: vec![0; size.into()].into(), first: 0, count: 0, pool: pool.clone() }
     }
 
-    /// Lends an empty buffer to each descriptor of a receive ring; `None` if the pool has too few.
+    /// Lends an empty buffer to each descriptor of a receive ring; `None` if the pool has too few buffers.
     pub fn to_receive(ring: &MemifRing, pool: &Arc<Pool>, placement: Placement) -> Option<Lent> {
         let count = ring.size();
         let bufs = pool.take(count.into())?;

@@ -19,7 +19,7 @@ use super::lent::Lent;
 use super::queue::{BufferPolicy, Limits, Received, SHORTEST};
 use super::ring::{BUFFER, LENT, MemifRing, Part};
 
-/// Receives packets in the ring's buffers, and lends empty ones in exchange.
+/// Receives packets in the ring's buffers, and lends empty buffers in exchange.
 pub struct Lends;
 
 impl BufferPolicy for Lends {

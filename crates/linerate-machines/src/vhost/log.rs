@@ -28,8 +28,8 @@ pub struct Log {
 }
 
 impl Log {
-    /// Maps the log of `size` bytes at `offset` of a file; `None` if it is outside the file, unaligned, or cannot be
-    /// mapped.
+    /// Maps the log of `size` bytes at `offset` of a file; `None` if the log is outside the file, unaligned, or cannot
+    /// be mapped.
     pub fn new(file: OwnedFd, size: u64, offset: u64) -> Option<Log> {
         const WORD: u64 = size_of::<u64>() as u64;
         if !offset.is_multiple_of(WORD) || !(WORD..=MOST_BYTES).contains(&size) {

@@ -356,7 +356,7 @@ mod tests {
     use crate::vhost::memory::RegionDescription;
     use crate::vhost::positions::PositionFile;
 
-    /// Chains that the driver adds beyond the ring's size, while this side reads it, wait until the used ones are
+    /// Chains that the driver adds beyond the ring's size, while this side reads it, wait until the used chains are
     /// exposed.
     #[test]
     fn no_more_chains_are_taken_than_the_ring_has() {

@@ -158,7 +158,8 @@ impl BackEnd {
         let mut payload = table.as_slice().to_vec();
         let mut files = Vec::new();
         for (address, memory) in &state.maps {
-            // Rings are given by addresses of this process, and buffers by the device's. Here, both are the same.
+            // The requests give rings by addresses of this process, and descriptors give buffers by device addresses.
+            // Here, both addresses are the same.
             let region = MemoryRegion::new(*address, memory.len() as u64, *address, 0);
             payload.extend(region.as_slice());
             files.push(memory.file());

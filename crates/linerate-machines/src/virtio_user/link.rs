@@ -89,13 +89,13 @@ impl Link {
         let _ = self.failure.set((why, mend));
     }
 
-    /// Sends a request, and returns its reply's payload; `None` if it fails.
+    /// Sends a request, and returns its reply's payload; `None` if the connection fails.
     pub fn query(&self, request: Request, payload: &[u8]) -> Option<Vec<u8>> {
         self.exchange(request, payload, &[], flag::VERSION, true)
     }
 
     /// Sends a request that has no specific reply. With `acknowledged`, the back end confirms success. Returns false if
-    /// the back end refuses it; `None` if it fails.
+    /// the back end refuses the request; `None` if the connection fails.
     pub fn send_request(
         &self,
         request: Request,

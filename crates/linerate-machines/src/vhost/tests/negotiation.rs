@@ -64,7 +64,8 @@ fn a_front_end_may_start_fewer_pairs_than_there_are() {
     assert_eq!((send(tx, &test.pool, &[1; 60]), tx.has_peer()), (0, false));
 }
 
-/// A front end may still change a ring while it describes it: the start position is read at the first poll.
+/// A front end may still change a ring between its description and its start: the position is read at the first poll
+/// after the start.
 #[test]
 fn a_split_ring_begins_where_it_is_used_when_it_starts() {
     let mut test = listening("");

@@ -108,7 +108,8 @@ impl RequestHandler {
                 }
                 Begun::Joined { session, layout, description } => (session, None, layout, description),
             };
-            // Linked here and not when they are allocated, because that may take long and would hold locks.
+            // The extra buffers are linked here and not when they are allocated: linking may take long, and locks may
+            // be held during the allocation.
             description.chain_extra();
             description.grant = grant.take_if(|_| running.is_some());
             if !session.join(self.number, &self.connection, description) {
