@@ -94,7 +94,7 @@ struct Libpcap {
 impl Libpcap {
     fn open(object: &Path) -> Libpcap {
         let path = CString::new(object.as_os_str().as_encoded_bytes()).expect("a path");
-        // SAFETY: the path ends with a zero; this bench has just built the object.
+        // SAFETY: the path ends with a zero; this bench has just built the library.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
         assert!(!library.is_null(), "the object can be opened");
         // SAFETY: the library is open, and the name ends with a zero.

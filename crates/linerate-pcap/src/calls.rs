@@ -1,4 +1,4 @@
-//! The functions that take a handle. They handle this object's handles here and pass others to the system's libpcap.
+//! The functions that take a handle. They handle this library's handles here and pass others to the system's libpcap.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -12,7 +12,7 @@ use crate::filter::copied;
 use crate::handle::{Handle, described};
 use crate::real::{put_text, real};
 
-/// Defines functions that take a handle: `ours` handles this object's handles, the system's function all others.
+/// Defines functions that take a handle: `ours` handles this library's handles, the system's function all others.
 macro_rules! of_handle {
     ($(fn $name:ident($handle:ident $(, $argument:ident: $type:ty)*) -> $result:ty | $absent:expr => $ours:expr;)*) => {
         $(
@@ -131,7 +131,7 @@ of_handle! {
 
     fn pcap_geterr(handle) -> *mut c_char | null_mut() => handle.error();
     fn pcap_perror(handle, prefix: *const c_char) -> () | () => {
-        // SAFETY: texts that end with a zero, the program's and this object's.
+        // SAFETY: texts that end with a zero, the program's and this library's.
         let (prefix, text) = unsafe { (CStr::from_ptr(prefix), CStr::from_ptr(handle.error())) };
         eprintln!("{}: {}", prefix.to_string_lossy(), text.to_string_lossy());
     };
@@ -197,7 +197,7 @@ extern "C-unwind" fn pcap_close(pcap: *mut c_void) {
     }
 }
 
-/// Creates a handle of this object if `name` is a port; `None` for all other names.
+/// Creates a handle of this library if `name` is a port; `None` for all other names.
 pub fn create(name: *const c_char, error: *mut c_char) -> Option<*mut Handle> {
     if name.is_null() {
         return None;
@@ -248,7 +248,7 @@ fn open(
     handle.settings.promiscuous.set(promiscuous != 0);
     handle.settings.timeout.set(timeout);
     if handle.activate() < 0 {
-        // SAFETY: this object's text, which ends with a zero; and the program's buffer of this size.
+        // SAFETY: this library's text, which ends with a zero; and the program's buffer of this size.
         unsafe { put_text(error, PCAP_ERRBUF_SIZE, &CStr::from_ptr(handle.error()).to_string_lossy()) };
         pcap_close(pointer.cast());
         return Some(null_mut());

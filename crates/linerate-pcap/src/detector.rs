@@ -1,4 +1,4 @@
-//! A trap for programs that pass a handle of this object to the system's libpcap.
+//! A trap for programs that pass a handle of this library to the system's libpcap.
 #![allow(unsafe_code)]
 
 use linerate_preload::report;

@@ -25,7 +25,7 @@ use crate::socket::names::{PortProperties, is_interface};
 use crate::socket::shared;
 use crate::socket::table;
 
-/// A handle of this object.
+/// A handle of this library.
 ///
 /// As with libpcap, only one thread at a time may receive, set the direction or close. All other functions may be
 /// called by signal handlers and while another thread receives: they only use atomics, `side` and `filter`.
@@ -86,9 +86,9 @@ impl Handle {
         if pointer.is_null() {
             return None;
         }
-        // SAFETY: the program's handle: this object's, or the system's, whose first word is the address of a function.
+        // SAFETY: the program's handle: this library's, or the system's, whose first word is the address of a function.
         let function = unsafe { pointer.cast::<*const c_void>().read() };
-        // SAFETY: only handles of this object begin with this address, and the program has not closed it.
+        // SAFETY: only handles of this library begin with this address, and the program has not closed it.
         (function == DETECTOR as *const c_void).then(|| unsafe { &*pointer.cast::<Handle>() })
     }
 

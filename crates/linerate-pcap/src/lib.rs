@@ -19,8 +19,8 @@
 //! - `real`: the system's libpcap
 //! - `abi`: the structures and constants of `pcap/pcap.h`
 //!
-//! [`linerate_preload`] holds what this object shares with netmap's: the C library's functions, the descriptor table,
-//! access to the program's memory, and the threading rules.
+//! [`linerate_preload`] holds what this library shares with the one for netmap programs: the C library's functions, the
+//! descriptor table, access to the program's memory, and the threading rules.
 
 mod abi;
 mod active;

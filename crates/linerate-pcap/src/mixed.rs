@@ -1,11 +1,11 @@
-//! Programs that load both this object and the system's libpcap, which they open under another name or by path.
+//! Programs that load both this library and the system's libpcap, which they open under another name or by path.
 //!
-//! - dlopen(3) of `libpcap.so` and `libpcap.so.1` returns this object, as for `libpcap.so.0.8`. Otherwise the system's
-//!   library, if its development files are installed, would call this object's `pcap_create` and use the handle as its
+//! - dlopen(3) of `libpcap.so` and `libpcap.so.1` returns this library, as for `libpcap.so.0.8`. Otherwise the system's
+//!   library, if its development files are installed, would call this library's `pcap_create` and use the handle as its
 //!   own.
 //! - The system's library, opened by path, gets its own handles from `pcap_create`.
-//! - A handle of the system's is passed to the system's library. A handle of this object that is passed to the system's
-//!   library ends the program with a report.
+//! - A handle of the system's library is passed to it. A handle of this library that is passed to the system's library
+//!   ends the program with a report.
 //!
 //! The first two need the caller's address, which Rust can only get in assembly; they are implemented for x86-64.
 #![allow(unsafe_code)]

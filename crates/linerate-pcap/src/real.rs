@@ -25,8 +25,8 @@ fn library() -> *mut c_void {
     LIBRARY.get_or_init(|| Library(open())).0
 }
 
-/// Opens the first libpcap that is not this object. It is opened by path, since its name would find this object, and
-/// with `RTLD_DEEPBIND`, so that its internal calls do not reach this object.
+/// Opens the first libpcap that is not this library. It is opened by path, since its name would find this library, and
+/// with `RTLD_DEEPBIND`, so that its internal calls do not reach this library.
 fn open() -> *mut c_void {
     let arch = format!("{}-linux-gnu", std::env::consts::ARCH);
     let folders = [Path::new("/usr/lib").join(&arch), Path::new("/lib").join(&arch)];
@@ -80,7 +80,7 @@ pub fn object_of(address: *const c_void) -> Option<Object> {
     Some(Object { base: info.dli_fbase, path })
 }
 
-/// Returns the device and inode of this object's file.
+/// Returns the device and inode of this library's file.
 fn own_file() -> Option<(u64, u64)> {
     let object = object_of(own_file as *const c_void)?;
     let file = std::fs::metadata(object.path.to_str().ok()?).ok()?;

@@ -364,8 +364,8 @@ fn sent_frames_arrive(debian: Debian) {
     assert!(ours == theirs, "{ours:?}, {theirs:?}");
 }
 
-/// Every name of libpcap opens this object, preloaded or in a folder. The system's library, opened by path, has its own
-/// handles. A handle given to the wrong library is passed on, or reported.
+/// Every name of libpcap opens this library, preloaded or in a folder. The system's library, opened by path, has its
+/// own handles. A handle given to the wrong library is passed on, or reported.
 #[test]
 fn both_libraries_are_told_apart() {
     let scratch = tempfile::tempdir().unwrap();

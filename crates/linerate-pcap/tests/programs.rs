@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 mod kit;
 use kit::{Deadline, Namespace, OutputTimeout, Process, World, capture, folder, port, program, send};
 
-/// tcpdump with this object on a port prints and writes the same as with the system's libpcap on the port's interface,
+/// tcpdump with this library on a port prints and writes the same as with the system's libpcap on the port's interface,
 /// for the same frames.
 #[test]
 fn tcpdump_shows_the_same_on_a_port_and_on_its_interface() {
@@ -484,7 +484,7 @@ fn names_that_cannot_be_opened_are_explained() {
         let said = world.start(&["loop", &format!("sim:x?{option}=2"), "0"]).end().1;
         assert!(said.contains("has no capture of several receive queues"), "{said}");
     }
-    // The error must list the kernel's interfaces, without the port names that this object adds from the arguments.
+    // The error must list the kernel's interfaces, without the port names that this library adds from the arguments.
     let said = world.start(&["loop", "xdp:nosuch0", "0"]).end().1;
     assert!(
         said.contains("nosuch0: there is no such interface; there are lo") && !said.contains("xdp:nosuch0;"),

@@ -1,4 +1,4 @@
-//! The functions of the C library that this object replaces for packet sockets. A call on any other descriptor goes to
+//! The functions of the C library that this library replaces for packet sockets. A call on any other descriptor goes to
 //! the C library's function unchanged after a check of one word. It thus remains async-signal-safe and a cancellation
 //! point.
 //!
@@ -22,7 +22,7 @@ use super::table::{self, BOUND, DGRAM, HANDLE, NETLINK, TABLE};
 use super::{control, link, names, netlink, system};
 use crate::handle;
 
-// Runs when the object is loaded.
+// Runs when the library is loaded.
 #[used]
 // SAFETY: the section is an array of functions that the loader calls.
 #[unsafe(link_section = ".init_array")]
@@ -33,7 +33,7 @@ extern "C" fn start() {
         system::find_all();
         linerate_preload::start();
         hold_at_fork!(Locks, lock, |(_, _, _, links): &mut Locks| links.begin_child());
-        // SAFETY: the function has no arguments, and the object is not unloaded before the program exits.
+        // SAFETY: the function has no arguments, and the library is not unloaded before the program exits.
         unsafe { libc::atexit(end) };
     });
 }
@@ -563,7 +563,7 @@ extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
         true => deferred(|| guarded(-1, || control::by_socket(request, argument))),
         false => next!(ioctl(fd, request, argument)),
     };
-    // The kernel rejects unknown interface names; on this object's sockets it may not support the request at all.
+    // The kernel rejects unknown interface names; on this library's sockets it may not support the request at all.
     let is_refused = answer < 0 && matches!(errno(), libc::ENODEV | libc::ENXIO | libc::ENOTTY | libc::EINVAL);
     if !is_refused || argument.is_null() || !control::is_about_interfaces(request) {
         return answered(before, answer);

@@ -97,7 +97,7 @@ extern "C-unwind" fn freeifaddrs(list: *mut ifaddrs) {
     next!(freeifaddrs(theirs) | ());
 }
 
-/// Frees this object's entries of a list; returns the rest.
+/// Frees this library's entries of a list; returns the rest.
 fn without_ours(mut list: *mut ifaddrs) -> *mut ifaddrs {
     let mut at = &raw mut list;
     // SAFETY: the program's valid list from `getifaddrs`.

@@ -1,4 +1,4 @@
-//! A member of a link: this object's end of a socket pair. The other end is the program's packet socket.
+//! A member of a link: this library's end of a socket pair. The other end is the program's packet socket.
 #![allow(unsafe_code)]
 
 use std::io::ErrorKind;

@@ -4,7 +4,7 @@
 //! kernel's own calls then send, receive and wait, and duplicates and child processes share the socket. A thread moves
 //! frames between the other end and the port.
 //!
-//! - `calls`: the functions of the C library that this object replaces
+//! - `calls`: the functions of the C library that this library replaces
 //! - `interfaces`: the same for interface names
 //! - `control`: ioctl(2) and socket options; `messages`: sending and receiving with addresses
 //! - `netlink`: dumps of links

@@ -1,4 +1,4 @@
-//! The program's packet sockets, and the other descriptors that this object handles.
+//! The program's packet sockets, and the other descriptors that this library handles.
 //!
 //! Each entry of the table has a word that is read without a lock. By this word, calls on other descriptors and most
 //! calls on packet sockets of ports go straight to the kernel. A lock protects what a packet socket is bound to.
@@ -19,7 +19,7 @@ use super::member::Settings;
 use super::mover;
 use super::names::Name;
 
-/// A descriptor that this object handles.
+/// A descriptor that this library handles.
 pub enum Entry {
     /// A packet socket. [`Sockets`] has its [`State`] under this number.
     Packet(u64, Arc<Settings>),
@@ -56,7 +56,7 @@ pub struct Sender {
     pub end: OwnedFd,
 }
 
-/// All descriptors that this object handles.
+/// All descriptors that this library handles.
 pub static TABLE: Table<Entry> = Table::new();
 
 /// Bits of an entry's word: it is a packet socket; it is bound to a port; it is `SOCK_DGRAM`; it has auxiliary data.
@@ -228,7 +228,7 @@ pub fn bind(fd: c_int, socket: &Socket, name: &Arc<Name>) -> Result<(), linerate
         socket.held.set_cookie(cookie_of(end_number).unwrap_or_default());
     });
     for number in numbers.into_iter().filter(|&number| cookie_of(number) == Some(before)) {
-        // SAFETY: the program's descriptor; this object does not own it.
+        // SAFETY: the program's descriptor; this library does not own it.
         unsafe { replace(number, end_number) };
     }
     drop(end);

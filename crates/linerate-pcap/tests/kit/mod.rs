@@ -1,4 +1,4 @@
-//! Test tools: programs that load this object instead of the system's libpcap, networks, ports.
+//! Test tools: programs that load this library instead of the system's libpcap, networks, ports.
 #![allow(dead_code)] // each test uses only a part
 
 use std::path::{Path, PathBuf};
@@ -69,7 +69,7 @@ impl Namespace {
         self.0.run(&format!("ip link set {interface} mtu {mtu}"));
     }
 
-    /// Returns a command in the namespace, with this object's libpcap or the system's.
+    /// Returns a command in the namespace, with this library's libpcap or the system's.
     pub fn command(&self, program: &str, is_ours: bool) -> Command {
         self.command_of(Debian::Own, program, is_ours)
     }
@@ -110,7 +110,7 @@ impl World {
         World { folder, _server: server }
     }
 
-    /// Returns a command with this object preloaded.
+    /// Returns a command with this library preloaded.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         self.command_of(Debian::Own, program)
     }
@@ -122,7 +122,7 @@ impl World {
         command
     }
 
-    /// Starts the program with this object's libpcap.
+    /// Starts the program with this library's libpcap.
     pub fn start(&self, arguments: &[&str]) -> Process {
         let mut command = Command::new(program());
         command.args(arguments).env("LD_LIBRARY_PATH", folder()).env("LINERATE_PORTS", self.folder.path());
