@@ -8,7 +8,7 @@ use linerate_cards::pci::{Bar, Doorbell};
 
 use super::{Card, FREE, Runner};
 
-/// Frames each way that a card moves while its driver waits.
+/// The maximum number of frames that a card moves in each direction while its driver waits.
 const WHILE_WAITING: usize = 64;
 
 /// A model's registers.

@@ -39,7 +39,7 @@ const VIRTUAL_BYTES: u64 = 16 << 10;
 const TABLE_BYTES: u64 = 16 << 10;
 const CONFIG_BYTES: usize = 4096;
 
-/// Frames each way that a doorbell moves; the runner moves the rest.
+/// The maximum number of frames that a doorbell moves in each direction; the runner moves the rest.
 const BUDGET: usize = 64;
 
 impl Function {

@@ -453,7 +453,7 @@ fn a_back_end_is_asked_for_what_it_has() {
         let requests = back.thread.join().unwrap();
         let count = |request| requests.iter().filter(|&&it| it == request).count();
         let rings = if options.contains("queues") { 4 } else { 2 };
-        // When the port starts, and when all its queues have stopped.
+        // The requests are sent twice: when the port starts, and when all its queues have stopped.
         for request in ring {
             assert_eq!(count(request), 2 * rings, "{request:?}");
         }
