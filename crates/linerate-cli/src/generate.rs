@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
-use linerate::port::MacAddress;
 use linerate::traffic::Report;
 use linerate::{Batch, Error};
 use pace::Pace;
 use sender::{Answering, Lane, Sender};
 use serde_json::{Value, json};
+pub use source::Source;
 use stream::Stream;
 
 use crate::grammar::usage;
@@ -119,8 +119,19 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
     let mut responders: Vec<_> = (0..queues).map_while(|_| host.responder(device, &answered)).collect();
     let mut rxs = (0..responders.len() as u16).map(|queue| device.rx(queue)).collect::<Result<Vec<_>, _>>()?;
     for stream in &mut streams {
-        let own = device.mac();
-        set_next_hop(stream, host, own, |address| responders[0].resolve(address, port, &mut txs[0], &mut rxs))?;
+        stream.packet = match stream.packet.take() {
+            Some(packet) if host.is_host() => {
+                let resolve = |address| responders[0].resolve(address, port, &mut txs[0], &mut rxs);
+                Some(host.with_next_hop(packet, device.mac(), resolve)?)
+            }
+            packet => packet,
+        };
+        if !host.is_host() && stream.has_invented_mac() {
+            note(
+                "note: the frames have linerate's default destination MAC address: set another, as eth(dst=…), or find \
+                 the next hop's with --address and --gateway",
+            );
+        }
     }
     let mut lanes: Vec<Vec<Lane>> = (0..queues).map(|_| Vec::new()).collect();
     let mut sums: Vec<StreamTotals> = Vec::new();
@@ -233,30 +244,6 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
         }
         (part, table)
     })
-}
-
-/// Sets the MAC addresses of a stream's frames, unless its text sets them: the port's own, and the next hop's.
-fn set_next_hop(
-    stream: &mut Stream,
-    host: &HostOptions,
-    own: MacAddress,
-    mut resolve: impl FnMut(IpAddr) -> Result<[u8; 6], Error>,
-) -> Result<(), Error> {
-    let Some(template) = &stream.packet else { return Ok(()) };
-    let Some(destination) = template.destination().filter(|_| !template.sets("eth", "dst")) else { return Ok(()) };
-    if !host.is_host() {
-        if template.sets("ip", "dst") || template.sets("ip6", "dst") {
-            note(
-                "note: the frames have linerate's default destination MAC address: set another, as eth(dst=…), or find \
-                 the next hop's with --address and --gateway",
-            );
-        }
-        return Ok(());
-    }
-    let next_hop = MacAddress(resolve(host.next_hop(destination)?)?);
-    let template = template.clone().with_default("eth", "src", &own.to_string())?;
-    stream.packet = Some(template.with_default("eth", "dst", &next_hop.to_string())?);
-    Ok(())
 }
 
 /// The requested rate and count of a stream, and the number of frames that it has sent.

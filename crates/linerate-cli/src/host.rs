@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use linerate::memory::Pool;
-use linerate::port::{Port, RxQueue, TxQueue};
-use linerate::traffic::Host;
+use linerate::port::{MacAddress, Port, RxQueue, TxQueue};
+use linerate::traffic::{Host, Template};
 use linerate::{Batch, Error, ErrorKind, Remedy};
 
 use crate::grammar::usage;
@@ -129,14 +129,26 @@ impl HostOptions {
         !self.address.is_empty()
     }
 
-    /// Returns the VLAN.
-    pub fn vlan(&self) -> Option<u16> {
-        self.vlan
+    /// Gives frames the port's IP address and VLAN, unless their text has others.
+    pub fn complete(&self, packet: Template) -> Result<Template, Error> {
+        let Some(to) = packet.destination() else { return Ok(packet) };
+        let own = self.address.iter().map(|own| own.address).find(|own| own.is_ipv4() == to.is_ipv4());
+        let ip = if to.is_ipv4() { "ip" } else { "ip6" };
+        let packet = own.map_or(Ok(packet.clone()), |own| packet.with_default(ip, "src", &own.to_string()))?;
+        self.vlan.map_or(Ok(packet.clone()), |id| packet.with_vlan(id))
     }
 
-    /// Returns the port's address of the same family as `other`.
-    pub fn address_for(&self, other: IpAddr) -> Option<IpAddr> {
-        self.address.iter().map(|own| own.address).find(|own| own.is_ipv4() == other.is_ipv4())
+    /// Gives frames their MAC addresses, unless their text has others: the port's own, and the next hop's, which
+    /// `resolve` finds.
+    pub fn with_next_hop(
+        &self,
+        packet: Template,
+        own: MacAddress,
+        resolve: impl FnOnce(IpAddr) -> Result<[u8; 6], Error>,
+    ) -> Result<Template, Error> {
+        let Some(destination) = packet.destination().filter(|_| !packet.sets("eth", "dst")) else { return Ok(packet) };
+        let next_hop = MacAddress(resolve(self.next_hop(destination)?)?);
+        packet.with_default("eth", "src", &own.to_string())?.with_default("eth", "dst", &next_hop.to_string())
     }
 
     /// Returns the port's first address.
@@ -149,10 +161,12 @@ impl HostOptions {
         if self.answers() && (self.address.len() != 2 || !matches!(self.gateway.len(), 0 | 2)) {
             usage("two ports have two addresses: --address 10.0.0.2/24,10.0.1.2/24, and two or no gateways");
         }
-        [0, 1].map(|port| HostOptions {
-            address: self.address.get(port).copied().into_iter().collect(),
-            gateway: self.gateway.get(port).copied().into_iter().collect(),
-            ..self.clone()
+        [0, 1].map(|port| {
+            let address = self.address.get(port).copied().into_iter().collect();
+            let gateway = self.gateway.get(port).copied().into_iter().collect();
+            let options = HostOptions { address, gateway, ..self.clone() };
+            options.check();
+            options
         })
     }
 
@@ -188,7 +202,7 @@ impl HostOptions {
     }
 
     /// Returns the address whose MAC address frames to `destination` get.
-    pub fn next_hop(&self, destination: IpAddr) -> Result<IpAddr, Error> {
+    fn next_hop(&self, destination: IpAddr) -> Result<IpAddr, Error> {
         if self.address.iter().any(|own| own.reaches(destination)) {
             return Ok(destination);
         }

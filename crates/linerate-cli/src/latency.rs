@@ -2,28 +2,30 @@
 //!
 //! Two models are the two sides of a forwarder: frames enter at the first model's wire and leave at the other's, and
 //! the wires record the times, as cards with hardware timestamps do. Any other two ports are the ends of the path to
-//! measure: frames are stamped in software, before they are sent at the first and after they are received at the
-//! second.
+//! measure (`ends`): frames are stamped in software, before they are sent at the first and after they are received at
+//! the second.
+
+mod ends;
 
 use std::cell::Cell;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use hdrhistogram::Histogram;
+use linerate::Error;
 use linerate::capture::Output;
 use linerate::sim82599::Timed;
-use linerate::traffic::{Checker, Generator, Latency, Pacer, Rate, Report};
-use linerate::{Batch, Error};
+use linerate::traffic::{Latency, Rate, Report, Template};
 use serde_json::{Value, json};
 
 use crate::chart::{Line, of_percentiles};
 use crate::fwd::{self, Rules};
 use crate::grammar::usage;
+use crate::host::HostOptions;
 use crate::line_rate::{beyond_line, model, possible};
 use crate::options::{RunOptions, whole};
 use crate::processors::Use;
@@ -34,7 +36,7 @@ use crate::shortfall::Shortfall;
 use crate::show::print;
 use crate::signals::interrupts;
 use crate::terminal::note;
-use crate::wire::{wire_of, with_option};
+use crate::wire::with_option;
 
 /// A run of `linerate latency`: one load.
 struct Loaded;
@@ -68,12 +70,35 @@ pub struct Load {
     /// Plot the percentiles of all rates to this file, as SVG
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
+    #[command(flatten)]
+    pub path: PathOptions,
     /// Do not print how a rate is interpreted.
     #[arg(skip)]
     pub is_quiet: bool,
     /// Send at most this many frames.
     #[arg(skip)]
     pub count: Option<u64>,
+}
+
+/// Options of the path between two ports.
+#[derive(Args, Clone, Default)]
+pub struct PathOptions {
+    /// Layers of the frames, with a stamp at the end: 'eth/ip(dst=10.0.1.2)/udp/stamp'; see docs/generate.md
+    #[arg(long, value_name = "LAYERS", value_parser = str::parse::<Template>)]
+    pub packet: Option<Template>,
+    /// Send in both directions at the same time, at the rate in each
+    #[arg(long)]
+    pub both: bool,
+    #[command(flatten)]
+    pub host: HostOptions,
+}
+
+impl PathOptions {
+    /// Returns the name of an option that only concerns other paths than a forwarder.
+    fn any(&self) -> Option<&'static str> {
+        let all = [(self.packet.is_some(), "--packet"), (self.both, "--both"), (self.host.answers(), "--address")];
+        all.into_iter().find(|(is_given, _)| *is_given).map(|(_, name)| name)
+    }
 }
 
 /// Latencies at one load.
@@ -264,7 +289,7 @@ pub fn measure(names: [&str; 2], rate: Rate, load: &Load, options: &RunOptions) 
     let latency = Latency::new(load.every);
     let sample = match are_sides_of_a_forwarder(names)? {
         true => through_a_forwarder(names, rate, load, options, &latency)?,
-        false => from_port_to_port(names, rate, load, options, &latency)?,
+        false => ends::measure(names, rate, load, options, &latency)?,
     };
     let mut histogram = Histogram::new(3).expect("three digits are possible");
     latency.take().into_iter().for_each(|time| histogram.record(time).expect("it grows with what comes"));
@@ -326,6 +351,9 @@ fn through_a_forwarder(
     options: &RunOptions,
     latency: &Arc<Latency>,
 ) -> Result<Sample, Error> {
+    if let Some(option) = load.path.any() {
+        usage(&format!("{option} is for two ports with a path between them: give both models a wire"));
+    }
     for name in [a, b] {
         let name = linerate::parse(name)?;
         if let Some(option) = ["rate", "size", "count"].into_iter().find(|option| name.option(option).is_some()) {
@@ -360,91 +388,4 @@ fn through_a_forwarder(
     let measured = run.measure(&mut warmed_up(latency), judge)?;
     let [sent, arrived] = [(0, 0), (1, 1)].map(|(port, way)| measured.wires[port].map_or(0, |counts| counts[way]));
     Ok(Sample { measured, asked, line, sent, arrived, total: total.get(), unstamped: 0 })
-}
-
-fn from_port_to_port(
-    names: [&str; 2],
-    rate: Rate,
-    load: &Load,
-    options: &RunOptions,
-    latency: &Arc<Latency>,
-) -> Result<Sample, Error> {
-    for name in names {
-        let parsed = linerate::parse(name)?;
-        if wire_of(&parsed) == Some("traffic") {
-            usage(&format!(
-                "{name}: its wire generates frames: give it another wire, or give no wire to both ports, to measure a \
-                 forwarder between them"
-            ));
-        }
-    }
-    let mut run = Run::open(&Loaded, &names, None, options)?;
-    let len = f64::from(load.size) - 4.0;
-    let possible = possible(rate, len, &run.ports.devices[0], load.is_quiet);
-    let asked = possible.map(|rate| rate.packets_per_second(len));
-    let line = beyond_line(rate, len, &run.ports.devices[0]).map(|line| line.packets_per_second(len));
-    let [a, b] = &mut run.ports.devices[..] else { unreachable!("two ports were opened") };
-    let (pool, mut tx, mut rx) = (a.pool().clone(), a.tx(0)?, b.rx(0)?);
-    let (sent, report) = (Arc::<AtomicU64>::default(), Arc::<Mutex<Report>>::default());
-    let (mut batch, stamps, mut waiter) =
-        (Batch::with_capacity(options.batch.packets()), latency.clone(), run.waiter());
-    let (arrivals, mut checker) = (report.clone(), Checker::default());
-    run.threads.spawn(move || {
-        rx.recv(&mut batch);
-        let packets = batch.len();
-        batch.packets().for_each(|packet| stamps.record_arrival(&packet));
-        batch.packets().for_each(|packet| checker.check(&packet));
-        batch.clear();
-        if packets > 0 {
-            *arrivals.lock().unwrap_or_else(PoisonError::into_inner) = checker.report();
-        }
-        waiter.turn(packets, &mut [&mut rx]);
-        packets
-    });
-    let mut generator = Generator::new(load.size.into(), 1);
-    let mut pacer = possible.map(|rate| Pacer::new(rate, generator.frame_len() as f64));
-    let (mut batch, stamps, count) = (Batch::with_capacity(options.batch.packets()), latency.clone(), sent.clone());
-    let (end, mut left) = (run.clock.thread_end(), load.count.unwrap_or(u64::MAX));
-    run.threads.spawn(move || {
-        // Count frames before sending them, and before checking for the end again: once all counted frames have arrived
-        // after the end, no others will be sent.
-        if end.is_reached() {
-            count.fetch_sub(batch.len() as u64, Ordering::SeqCst);
-            batch.clear();
-        } else if batch.is_empty() {
-            let most = (batch.capacity() as u64).min(left) as usize;
-            let allowed = (0..most).take_while(|_| pacer.as_mut().is_none_or(Pacer::take)).count();
-            count.fetch_add(allowed as u64, Ordering::SeqCst);
-            if !end.is_reached() {
-                batch.alloc(&pool, allowed, generator.frame_len());
-                batch.packets().for_each(|mut packet| generator.fill(&mut packet));
-                batch.packets().for_each(|packet| stamps.record_departure(&packet));
-            }
-            count.fetch_sub((allowed - batch.len()) as u64, Ordering::SeqCst);
-            left -= batch.len() as u64;
-        }
-        tx.send(&mut batch);
-        0
-    });
-    let (mut in_time, mut warm) = ([0; 2], warmed_up(latency));
-    let report = || *report.lock().unwrap_or_else(PoisonError::into_inner);
-    let arrived = |report: Report| report.arrived() - report.foreign;
-    let measured = run.measure(
-        &mut |moment: &Moment| {
-            warm(moment);
-            in_time = [sent.load(Ordering::SeqCst), arrived(report())];
-        },
-        |_, _| {
-            let report = report();
-            Outcome {
-                lost: sent.load(Ordering::SeqCst).saturating_sub(arrived(report)),
-                corrupted: report.corrupted,
-                duplicated: report.duplicated,
-                ..Outcome::default()
-            }
-        },
-    )?;
-    let (total, unstamped) = ([sent.load(Ordering::SeqCst), arrived(report())], report().foreign);
-    let [sent, arrived] = in_time;
-    Ok(Sample { measured, asked, line, sent, arrived, total, unstamped })
 }

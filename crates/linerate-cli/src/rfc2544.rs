@@ -11,7 +11,7 @@ use linerate::Error;
 use linerate::traffic::Rate;
 
 use crate::chart::{Axis, Chart, Line, Lines, Scale};
-use crate::latency::{Load, Times, measure};
+use crate::latency::{Load, PathOptions, Times, measure};
 use crate::options::{RunOptions, whole};
 use crate::processors::Use;
 use crate::quantiles::quantile;
@@ -39,6 +39,8 @@ pub struct Benchmarks {
     /// Frame loss at which a rate still counts, as a part of the frames sent
     #[arg(long, value_name = "PART", default_value = "0%", value_parser = part)]
     loss: f64,
+    #[command(flatten)]
+    path: PathOptions,
     /// Folder for the report: index.html, rfc2544.json, a CSV per test, and a picture of the throughput
     #[arg(long, default_value = "linerate-rfc2544")]
     out: PathBuf,
@@ -183,7 +185,16 @@ impl Tester<'_> {
     /// Runs a trial: sends frames for its duration, or `count` frames. Returns `None` if it was interrupted.
     fn trial(&mut self, size: u16, rate: Rate, count: Option<u64>, what: &str) -> Result<Option<Times>, Error> {
         self.progress.set_message(format!("{size} bytes: {what}"));
-        let load = Load { rate: Vec::new(), histogram: None, plot: None, size, every: 1, is_quiet: true, count };
+        let load = Load {
+            rate: Vec::new(),
+            histogram: None,
+            plot: None,
+            size,
+            every: 1,
+            path: self.what.path.clone(),
+            is_quiet: true,
+            count,
+        };
         let times = measure(self.names, rate, &load, &self.options)?;
         self.used = std::mem::take(&mut self.used).worse(times.used.clone());
         self.progress.inc(1);

@@ -19,7 +19,16 @@ const SHOWN: f64 = 0.5;
 fn measure(plan: &Plan, packets: f64, options: &RunOptions) -> Result<Times, Error> {
     // Each timed frame reads the clock twice, so at high rates fewer frames are timed.
     let every = if packets > 500e3 { 8 } else { 1 };
-    let load = Load { rate: Vec::new(), histogram: None, plot: None, size: 64, every, is_quiet: true, count: None };
+    let load = Load {
+        rate: Vec::new(),
+        histogram: None,
+        plot: None,
+        size: 64,
+        every,
+        path: latency::PathOptions::default(),
+        is_quiet: true,
+        count: None,
+    };
     let times = latency::measure(plan.names(), Rate::Packets(packets), &load, options)?;
     plan.note(&times.used, times.shortfall.as_ref().filter(|_| packets < OVERLOAD));
     plan.step();

@@ -157,14 +157,15 @@ impl Stream {
             let ip = if to.is_ipv4() { "ip" } else { "ip6" };
             format!("eth/{ip}(dst={to})/udp(sport=1024-{last})/stamp").parse()
         };
-        let packet = self.packet.take().map_or_else(default, Ok).and_then(|packet| {
-            let Some(source) = packet.destination().and_then(|to| host.address_for(to)) else { return Ok(packet) };
-            let ip = if source.is_ipv4() { "ip" } else { "ip6" };
-            let packet = packet.with_default(ip, "src", &source.to_string())?;
-            host.vlan().map_or(Ok(packet.clone()), |id| packet.with_vlan(id))
-        });
+        let packet = self.packet.take().map_or_else(default, Ok).and_then(|packet| host.complete(packet));
         self.packet = Some(packet.unwrap_or_else(|error| usage(error.why())));
         self.flows = None;
+    }
+
+    /// Returns whether the text has a destination IP address, but no MAC address.
+    pub fn has_invented_mac(&self) -> bool {
+        let has_ip = |packet: &Template| packet.sets("ip", "dst") || packet.sets("ip6", "dst");
+        self.packet.as_ref().is_some_and(|packet| has_ip(packet) && !packet.sets("eth", "dst"))
     }
 
     /// Returns the stream's name, or its number from 1 on.
