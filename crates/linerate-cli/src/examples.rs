@@ -41,7 +41,7 @@ pub const EXAMPLES: [(&str, &[&str]); 21] = [
         "sink",
         &[
             "linerate sink 'sim:0?size=1518&rate=10Gbit' --seconds 5",
-            "linerate sink packet:eth0 --reply arp,ping --address 10.0.0.9",
+            "linerate sink packet:eth0 --address 10.0.1.2/24 --gateway 10.0.1.1   # behind a router",
         ],
     ),
     (

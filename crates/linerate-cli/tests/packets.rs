@@ -8,6 +8,7 @@ use std::process::Command;
 
 use kit::{Folder, Namespace, Process, alone, expect, frames, inside, linerate, pair, summary, text, write_frames};
 use linerate::traffic::Template;
+use linerate_testkit::OutputTimeout;
 
 /// Layers of frames that scapy can build, too. Each N is replaced by another number.
 const STACKS: [&str; 22] = [
@@ -350,4 +351,65 @@ fn linux_pings_a_port() {
             _ => assert!(packets > 0 && sent == answered + packets, "{summary}"),
         }
     }
+}
+
+/// Ports with addresses find the next hop, and test through Linux as a router: over IPv4 and IPv6, and in both
+/// directions at the same time. Changed headers are not corruption.
+#[test]
+fn addresses_lead_through_a_router() {
+    let _alone = alone();
+    let (tester, router) = (Namespace::new("ht"), Namespace::new("hr"));
+    for n in [0, 1] {
+        pair((&router, &format!("r{n}")), (&tester, &format!("t{n}")), 10 + n);
+        tester.run(&format!("ip address flush dev t{n}"));
+        router.run(&format!("ip -6 address add fd87:{n}::1/64 dev r{n} nodad"));
+    }
+    router.script("echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding");
+    for ([near, far], [gateway, far_gateway]) in [
+        (["10.87.10.2/24", "10.87.11.2/24"], ["10.87.10.1", "10.87.11.1"]),
+        (["fd87:0::2/64", "fd87:1::2/64"], ["fd87:0::1", "fd87:1::1"]),
+    ] {
+        let sink = format!("sink packet:t1 --address {far} --gateway {far_gateway} --count 1000 --seconds 120 --json");
+        let mut sink = Process::start(&mut inside(&tester, &sink));
+        sink.await_output("ports");
+        let to = far.split('/').next().unwrap();
+        let gen_ =
+            format!("gen packet:t0 --address {near} --gateway {gateway} --to {to} --size 200 --rate 1k --count 1000");
+        expect(0, &mut inside(&tester, &gen_));
+        let (code, output) = sink.ended();
+        let summary = summary(output.as_bytes());
+        assert_eq!((code, &summary["lost"], &summary["corrupted"]), (Some(0), &0.into(), &0.into()), "{summary}");
+        let fields = &summary["changed"]["fields"];
+        assert!(fields["ttl"].as_u64().unwrap() > 900 && fields["source_mac"] == fields["ttl"], "{summary}");
+        assert_eq!(fields.get("source_address"), None);
+
+        let ports = format!("packet:t0 packet:t1 --address {near},{far} --gateway {gateway},{far_gateway}");
+        let latency = format!("latency {ports} --both --rate 500 --size 128 --seconds 1 --json");
+        let output = expect(0, &mut inside(&tester, &latency));
+        let load: serde_json::Value = serde_json::from_str(text(&output.stdout).lines().next().unwrap()).unwrap();
+        assert!(load["arrived"].as_u64() > Some(100) && load["corrupted"] == 0 && load["lost"] == 0, "{load}");
+    }
+    for (arguments, said) in [
+        (
+            "gen packet:t0 --address 10.87.10.2/24 --gateway 10.87.10.9 --count 1",
+            "10.87.10.9 did not answer 3 ARP requests",
+        ),
+        ("gen packet:t0 --address 10.87.10.2/24 --count 1", "198.19.0.1 is in none of the networks of --address"),
+        (
+            "gen packet:t0 --address 10.87.10.2/24 --gateway 10.87.11.1",
+            "--gateway 10.87.11.1 is in none of the networks",
+        ),
+        ("gen packet:t0 --address 10.87.10.2", "no prefix length: append /24, for example"),
+        ("latency packet:t0 packet:t1 --address 10.87.10.2/24", "two ports have two addresses"),
+        ("latency packet:t0 packet:t1 --packet eth/ip/udp", "append /stamp"),
+    ] {
+        let output = inside(&tester, arguments).output_in_time().unwrap();
+        assert!(
+            !output.status.success() && text(&output.stderr).contains(said),
+            "{arguments}: {}",
+            text(&output.stderr)
+        );
+    }
+    let output = expect(0, &mut inside(&tester, "gen packet:t0 --packet eth/ip(dst=10.87.11.2)/udp --count 1"));
+    assert!(text(&output.stderr).contains("default destination MAC address"), "{}", text(&output.stderr));
 }
