@@ -44,7 +44,7 @@ impl Net {
         self.tester.inside(|| {
             let mut ports = linerate::open(["packet:a0", "packet:a1"]).unwrap();
             ports.swap(0, from);
-            let mut ends = ports.map(|port| End::new(port));
+            let mut ends = ports.map(End::new);
             let mut template: Template = layers.parse().unwrap();
             if let Some(addresses) = hosts {
                 let macs = [0, 1].map(|n| ends[n].find_router(addresses[n].parse().unwrap()));
