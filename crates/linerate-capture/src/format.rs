@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
-use super::{ETHERNET, SECOND};
+use super::{LinkType, SECOND};
 
+/// `LINKTYPE_ETHERNET`.
+const ETHERNET: u32 = LinkType::ETHERNET.0 as u32;
 /// The maximum length of a frame in a capture: libpcap's `MAXIMUM_SNAPLEN`.
 pub const SNAPLEN: u32 = 256 << 10;
 

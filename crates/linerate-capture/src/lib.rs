@@ -1,7 +1,8 @@
 //! Capture files: reads packets that other programs recorded, and writes recordings that they can read.
 //!
-//! - [`Reader`]: reads pcap and pcapng, `source`: from a file or a pipe; `pcapng` parses the blocks of pcapng
-//! - [`Frames`]: the frames of a file or a pipe, as a port delivers them; [`Speed`]: the replay speed
+//! - [`Reader`]: reads the packets of pcap and pcapng, which `pcap` and `pcapng` parse; `source`: the file's bytes
+//! - [`Frames`]: the Ethernet frames of a file or a pipe, as a port delivers them; [`LinkType`]: other link types, whose
+//!   packets `ethernet` turns into frames; [`Speed`]: the replay speed
 //! - [`Writer`]: writes both, with nanosecond timestamps; [`Format`]: the encoding of records; [`Output`]: the output
 //!   file
 //! - [`CapturePort`]: a file as a port, `pcap:FILE`; `stream`: the same for a pipe
@@ -15,9 +16,12 @@
 #![forbid(unsafe_code)]
 #![warn(rustdoc::broken_intra_doc_links)]
 
+mod ethernet;
 mod format;
 mod frames;
+mod link;
 mod output;
+mod pcap;
 mod pcapng;
 mod port;
 mod reader;
@@ -29,6 +33,7 @@ mod writer;
 
 pub use format::{Counts, Format, ParsedRecord, SNAPLEN};
 pub use frames::{FramePoll, Frames};
+pub use link::LinkType;
 pub use output::{Extent, Output};
 pub use port::{CAPTURE, CapturePort};
 pub use reader::Reader;
@@ -38,8 +43,6 @@ pub use speed::Speed;
 pub use writer::TryWriter;
 pub use writer::Writer;
 
-/// `LINKTYPE_ETHERNET`.
-const ETHERNET: u32 = 1;
 /// Nanoseconds per second.
 const SECOND: u64 = 1_000_000_000;
 

@@ -1,7 +1,7 @@
 //! The blocks of a pcapng file (draft-ietf-opsawg-pcapng).
 
-use super::source::{End, Record, Source, word};
-use super::{ETHERNET, SECOND};
+use super::source::{End, Record, Source, fcs_len, word};
+use super::{LinkType, SECOND};
 
 /// A section: its byte order, and its interfaces (section 4.1).
 pub(super) struct Section {
@@ -11,7 +11,7 @@ pub(super) struct Section {
 
 /// An interface of a section (section 4.2).
 struct Interface {
-    is_ethernet: bool,
+    link: LinkType,
     /// The maximum length of a packet in the file; 0: unlimited.
     snap_len: u32,
     /// `if_tsresol`.
@@ -19,15 +19,20 @@ struct Interface {
     /// `if_tsoffset`, in seconds.
     offset: u64,
     /// `if_fcslen`, in bytes.
-    crc: usize,
+    fcs: usize,
 }
 
 // Types of blocks (sections 4.1 to 4.4), and the obsolete packet block.
-const SECTION: u32 = 0x0A0D_0D0A;
+pub(super) const SECTION: u32 = 0x0A0D_0D0A;
 const INTERFACE: u32 = 1;
 const OBSOLETE_PACKET: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const ENHANCED_PACKET: u32 = 6;
+// Options of interfaces (section 4.2) and packets (section 4.3) that change how packets are read.
+const IF_TSRESOL: usize = 9;
+const IF_FCSLEN: usize = 13;
+const IF_TSOFFSET: usize = 14;
+const EPB_FLAGS: usize = 2;
 /// The magic number that reveals a section's byte order.
 const BYTE_ORDER: u32 = 0x1A2B_3C4D;
 /// Type and length before a block's body, and the length after it.
@@ -71,8 +76,8 @@ impl Section {
         self.end(source, len, begin)
     }
 
-    /// Reads up to the next Ethernet packet.
-    pub fn next(&mut self, source: &mut Source, skipped: &mut u64, bytes: &mut Vec<u8>) -> Read<Option<Record>> {
+    /// Reads up to the next packet.
+    pub fn next(&mut self, source: &mut Source, bytes: &mut Vec<u8>) -> Read<Option<Record>> {
         loop {
             let (begin, mut head) = (source.begin_record(), [0; 4]);
             if !source.fill(&mut head)? {
@@ -93,9 +98,7 @@ impl Section {
                     None
                 }
                 SIMPLE_PACKET | ENHANCED_PACKET | OBSOLETE_PACKET => {
-                    let record = self.packet(source, kind, body, begin, bytes)?;
-                    *skipped += u64::from(record.is_none());
-                    record
+                    Some(self.packet(source, kind, body, begin, bytes)?)
                 }
                 _ => {
                     source.skip(body.into())?;
@@ -133,20 +136,26 @@ impl Section {
         }
         let mut body = vec![0; len as usize];
         source.need(&mut body)?;
-        if !self.are_complete(&body[8..]) {
-            return Err(End::Malformed(begin, "an interface's option that is longer than its block".to_string()));
-        }
-        let is_ethernet = self.half(&body, 0) == ETHERNET as usize;
-        let snap_len = word(self.is_swapped, &body, 4);
-        let mut interface = Interface { is_ethernet, snap_len, resolution: 6, offset: 0, crc: 0 };
-        for option in self.options(&body[8..]) {
-            match option {
-                (9, &[resolution]) => interface.resolution = resolution,
-                (13, &[crc]) => interface.crc = crc.into(),
-                (14, value) => {
+        let link = LinkType(self.half(&body, 0) as u16);
+        let mut interface =
+            Interface { link, snap_len: word(self.is_swapped, &body, 4), resolution: 6, offset: 0, fcs: 0 };
+        let bad =
+            |what: &str, value: &[u8]| Err(End::Malformed(begin, format!("an interface with {what} of {value:02x?}")));
+        for (code, value) in self.options(&body[8..], begin)? {
+            match (code, value) {
+                (IF_TSRESOL, &[resolution]) => interface.resolution = resolution,
+                (IF_TSOFFSET, value) if value.len() == 8 => {
                     let offset = value.first_chunk().copied().map_or(0, u64::from_ne_bytes);
                     interface.offset = if self.is_swapped { offset.swap_bytes() } else { offset };
                 }
+                // The draft has bits (section 4.2), its example and other programs have bytes.
+                (IF_FCSLEN, &[len]) => match fcs_len(if len >= 8 { u32::from(len) / 8 } else { len.into() }) {
+                    Some(fcs) => interface.fcs = fcs,
+                    None => return bad("if_fcslen", value),
+                },
+                (IF_TSRESOL, _) => return bad("if_tsresol", value),
+                (IF_TSOFFSET, _) => return bad("if_tsoffset", value),
+                (IF_FCSLEN, _) => return bad("if_fcslen", value),
                 _ => {}
             }
         }
@@ -158,15 +167,8 @@ impl Section {
         Ok(())
     }
 
-    /// Reads a packet's block into `bytes`; `None` if its interface is not Ethernet.
-    fn packet(
-        &self,
-        source: &mut Source,
-        kind: u32,
-        len: u32,
-        begin: u64,
-        bytes: &mut Vec<u8>,
-    ) -> Read<Option<Record>> {
+    /// Reads a packet's block, whose body has `len` bytes, into `bytes`.
+    fn packet(&self, source: &mut Source, kind: u32, len: u32, begin: u64, bytes: &mut Vec<u8>) -> Read<Record> {
         let mut fixed = [0; 20];
         let fixed = &mut fixed[..if kind == SIMPLE_PACKET { 4 } else { 20 }];
         let Some(room) = (len as usize).checked_sub(fixed.len()) else {
@@ -192,58 +194,82 @@ impl Section {
         if included as usize > room {
             return Err(End::Malformed(begin, format!("a packet of {included} bytes, longer than its block")));
         }
-        if !interface.is_ethernet {
-            source.skip(room as u64)?;
-            return Ok(None);
-        }
-        source.frame(included as usize, begin, bytes)?;
-        let crc = self.crc(source, room - included as usize, included)?.unwrap_or(interface.crc);
-        let original_len = (original as usize).max(bytes.len()).saturating_sub(crc);
-        bytes.truncate(original_len);
+        source.packet(included as usize, begin, bytes)?;
+        let rest = room as u32 - included;
         let time = || {
             let nanoseconds = interface.nanoseconds(u64::from(field(4)) << 32 | u64::from(field(8)));
             nanoseconds
                 .ok_or_else(|| End::Malformed(begin, "a packet with a time before 1970 or after 2554".to_string()))
         };
-        let nanoseconds = if kind == SIMPLE_PACKET { None } else { Some(time()?) };
-        Ok(Some(Record { nanoseconds, original_len }))
+        if kind == SIMPLE_PACKET {
+            source.skip(rest.into())?;
+            let mut record = Record::new(None, interface.link, original as usize, interface.fcs, bytes);
+            // No more than padding may follow the packet.
+            record.surplus = (rest & !3) as usize;
+            return Ok(record);
+        }
+        let fcs = self.fcs_of_packet(source, rest, included, begin)?.unwrap_or(interface.fcs);
+        Ok(Record::new(Some(time()?), interface.link, original as usize, fcs, bytes))
     }
 
     /// Reads the rest of a packet's block, of `len` bytes: padding after `included` bytes, and options. Returns the
-    /// length of the frame check sequence that the options give (`epb_flags`, section 4.3.1).
-    fn crc(&self, source: &mut Source, len: usize, included: u32) -> Read<Option<usize>> {
-        let padding = (included.next_multiple_of(4) - included) as usize;
-        if !(padding + 8..LONGEST as usize).contains(&len) {
-            source.skip(len as u64)?;
+    /// length of the frame check sequence, if the options give it (`epb_flags`, section 4.3.1).
+    fn fcs_of_packet(&self, source: &mut Source, len: u32, included: u32, begin: u64) -> Read<Option<usize>> {
+        let padding = included.next_multiple_of(4) - included;
+        if len <= padding {
+            source.skip(len.into())?;
             return Ok(None);
         }
-        let mut rest = vec![0; len];
+        if len > LONGEST {
+            return Err(End::Malformed(begin, format!("a packet with {len} bytes of options")));
+        }
+        let mut rest = vec![0; len as usize];
         source.need(&mut rest)?;
-        let flags = self.options(&rest[padding..]).find(|(code, _)| *code == 2);
-        let flags = flags.and_then(|(_, value)| value.first_chunk::<4>()).map(|flags| word(self.is_swapped, flags, 0));
-        Ok(flags.map(|flags| (flags >> 5 & 0xF) as usize).filter(|&crc| crc > 0))
+        let mut fcs = None;
+        for (_, value) in self.options(&rest[padding as usize..], begin)?.filter(|(code, _)| *code == EPB_FLAGS) {
+            let Some(flags) = value.first_chunk::<4>().filter(|_| value.len() == 4) else {
+                return Err(End::Malformed(begin, format!("a packet with epb_flags of {value:02x?}")));
+            };
+            let len = word(self.is_swapped, flags, 0) >> 5 & 0xF;
+            match fcs_len(len) {
+                // The length is not known.
+                Some(0) => {}
+                Some(len) => fcs = Some(len),
+                None => {
+                    return Err(End::Malformed(begin, format!("a packet with a frame check sequence of {len} bytes")));
+                }
+            }
+        }
+        Ok(fcs)
     }
 
-    /// Iterates over the options' codes and values (section 3.5).
-    fn options<'a>(&self, mut options: &'a [u8]) -> impl Iterator<Item = (usize, &'a [u8])> {
-        std::iter::from_fn(move || {
-            let (code, len) = (self.half(options.get(..2)?, 0), self.half(options.get(2..4)?, 0));
-            let value = options.get(4..4 + len).filter(|_| code != 0)?;
-            options = options.get(4 + len.next_multiple_of(4)..).unwrap_or_default();
+    /// Returns the options' codes and values (section 3.5), if all are inside their block. The end of options may be
+    /// missing.
+    fn options<'a>(&self, options: &'a [u8], begin: u64) -> Read<impl Iterator<Item = (usize, &'a [u8])>> {
+        let (is_swapped, mut rest) = (self.is_swapped, options);
+        let next = move |rest: &mut &'a [u8]| {
+            let (code, len) = (half(is_swapped, rest.get(..2)?, 0), half(is_swapped, rest.get(2..4)?, 0));
+            let value = rest.get(4..4 + len).filter(|_| code != 0)?;
+            *rest = rest.get(4 + len.next_multiple_of(4)..)?;
             Some((code, value))
-        })
-    }
-
-    /// Returns whether all options are inside their block: only the end of options may follow the readable ones.
-    fn are_complete(&self, options: &[u8]) -> bool {
-        let read: usize = self.options(options).map(|(_, value)| 4 + value.len().next_multiple_of(4)).sum();
-        options.get(read..).is_some_and(|rest| rest.len() < 4 || self.half(rest, 0) == 0)
+        };
+        let mut end = options;
+        while next(&mut end).is_some() {}
+        match end.len() >= 4 && half(is_swapped, end, 0) != 0 {
+            true => Err(End::Malformed(begin, "an option that is longer than its block".to_string())),
+            false => Ok(std::iter::from_fn(move || next(&mut rest))),
+        }
     }
 
     fn half(&self, bytes: &[u8], at: usize) -> usize {
-        let half = bytes[at..].first_chunk().copied().map_or(0, u16::from_ne_bytes);
-        usize::from(if self.is_swapped { half.swap_bytes() } else { half })
+        half(self.is_swapped, bytes, at)
     }
+}
+
+/// Reads 16 bits in the section's byte order.
+fn half(is_swapped: bool, bytes: &[u8], at: usize) -> usize {
+    let half = bytes[at..].first_chunk().copied().map_or(0, u16::from_ne_bytes);
+    usize::from(if is_swapped { half.swap_bytes() } else { half })
 }
 
 impl Interface {

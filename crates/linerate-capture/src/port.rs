@@ -15,6 +15,7 @@ use linerate_core::port::{
     PortOption, QueueCounters, Receive, SoftwareDevice, SoftwarePort, TIMESTAMPS, Transmit, Value, Waker,
 };
 
+use super::frames::Defects;
 use super::{FramePoll, Frames, Speed, Writer};
 
 /// A port on a capture file.
@@ -34,13 +35,8 @@ pub struct CapturePort {
     /// True once no more frames will be read.
     exhausted: Arc<AtomicBool>,
     defects: Arc<Defects>,
-}
-
-/// Packets that were not delivered, or only in part: the counts of [`CaptureCounts`].
-#[derive(Default)]
-struct Defects {
-    not_ethernet: Arc<AtomicU64>,
-    snapped: AtomicU64,
+    /// Frames that were delivered without their ends.
+    snapped: Arc<AtomicU64>,
 }
 
 /// The error that ended reading or writing.
@@ -52,6 +48,9 @@ impl Failure {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
     }
 }
+
+const ETHERNET: PortOption =
+    PortOption::switch("ethernet", "packets of other link types get an Ethernet header; without it, they are skipped");
 
 /// `pcap:FILE`
 pub static CAPTURE: PortKind = PortKind {
@@ -70,6 +69,7 @@ pub static CAPTURE: PortKind = PortKind {
                 default: "",
                 help: "the file's pace: 1x, 2x and so on; without it, as fast as it goes",
             },
+            ETHERNET,
             TIMESTAMPS,
         ],
         feature: "capture",
@@ -104,19 +104,20 @@ impl CapturePort {
         let passes = name.number("loop", 1, 0..=usize::MAX)?;
         let speed = name.option("speed").map(str::parse::<Speed>).transpose();
         let speed = speed.map_err(|error: linerate_core::Error| name.bad_option("speed", error.why()))?;
-        if is_written && (speed.is_some() || name.option("loop").is_some()) {
-            return Err(name.bad_option("write", "loop and speed apply only to files that are read"));
+        if is_written && ["speed", "loop", "ethernet"].iter().any(|option| name.option(option).is_some()) {
+            return Err(name.bad_option("write", "loop, speed and ethernet apply only to files that are read"));
         }
         if passes != 1 && std::fs::metadata(&path).is_ok_and(|file| !file.is_file()) {
             return Err(name.bad_option("loop", "only a regular file can be read again"));
         }
-        let defects = Arc::<Defects>::default();
+        let (defects, adds_headers) = (Arc::<Defects>::default(), name.switch("ethernet", false)?);
         let (reader, writer) = match is_written {
             true => (None, Some(Writer::create(&path)?)),
-            false => (Some(Replay::open(&path, passes, speed, defects.clone())?), None),
+            false => (Some(Replay::open(&path, passes, speed, adds_headers, defects.clone())?), None),
         };
-        let (failure, exhausted) = (Arc::default(), Arc::new(AtomicBool::new(is_written)));
-        Ok(SoftwarePort::new(config, CapturePort { path, reader, writer, is_written, failure, exhausted, defects }))
+        let (failure, exhausted, snapped) = (Arc::default(), Arc::new(AtomicBool::new(is_written)), Arc::default());
+        let port = CapturePort { path, reader, writer, is_written, failure, exhausted, defects, snapped };
+        Ok(SoftwarePort::new(config, port))
     }
 }
 
@@ -136,7 +137,8 @@ impl SoftwareDevice for CapturePort {
         // A file that is written delivers no packets.
         let sleeps = config.options.interrupts.filter(|_| self.is_written);
         let idle_event = sleeps.map(|_| Waker::new()).transpose()?;
-        Ok(Box::new(CaptureRx { replay, pool, timestamps, counters, failure, exhausted, idle_event }))
+        let snapped = self.snapped.clone();
+        Ok(Box::new(CaptureRx { replay, pool, timestamps, counters, failure, exhausted, snapped, idle_event }))
     }
 
     fn tx(&mut self, _: &Config, _: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
@@ -151,8 +153,7 @@ impl SoftwareDevice for CapturePort {
     }
 
     fn capture_counts(&self) -> CaptureCounts {
-        let Defects { not_ethernet, snapped } = &*self.defects;
-        CaptureCounts { not_ethernet: not_ethernet.load(Ordering::Relaxed), snapped: snapped.load(Ordering::Relaxed) }
+        self.defects.counts(self.snapped.load(Ordering::Relaxed))
     }
 
     fn link(&self) -> Result<Link> {
@@ -168,6 +169,7 @@ struct Replay {
     /// The number of passes after this one; `None`: endless.
     passes: Option<usize>,
     speed: Option<Speed>,
+    adds_headers: bool,
     /// The first frame of this pass: when it was delivered, and its time in the file.
     begun: Option<(Instant, u64)>,
     /// The next frame's time in the file, if it has one; `None` before it is read.
@@ -181,12 +183,19 @@ struct Replay {
 }
 
 impl Replay {
-    fn open(path: &Path, passes: usize, speed: Option<Speed>, defects: Arc<Defects>) -> Result<Replay> {
+    fn open(
+        path: &Path,
+        passes: usize,
+        speed: Option<Speed>,
+        adds_headers: bool,
+        defects: Arc<Defects>,
+    ) -> Result<Replay> {
         Ok(Replay {
             path: path.to_path_buf(),
-            frames: Frames::counting(path, defects.not_ethernet.clone())?,
+            frames: Frames::counting(path, adds_headers, defects.clone())?,
             passes: passes.checked_sub(1),
             speed,
+            adds_headers,
             begun: None,
             next: None,
             bytes: Vec::new(),
@@ -236,7 +245,7 @@ impl Replay {
             if self.is_over {
                 return Ok(None);
             }
-            self.frames = Frames::counting(&self.path, self.defects.not_ethernet.clone())?;
+            self.frames = Frames::counting(&self.path, self.adds_headers, self.defects.clone())?;
             self.begun = None;
         }
     }
@@ -250,6 +259,7 @@ struct CaptureRx {
     counters: Arc<QueueCounters>,
     failure: Arc<Failure>,
     exhausted: Arc<AtomicBool>,
+    snapped: Arc<AtomicU64>,
     /// Lets a thread sleep while its other ports have no packets either.
     idle_event: Option<Waker>,
 }
@@ -290,7 +300,7 @@ impl Receive for CaptureRx {
                     batch.stamp_last(time);
                 }
                 if replay.is_snapped {
-                    replay.defects.snapped.fetch_add(1, Ordering::Relaxed);
+                    self.snapped.fetch_add(1, Ordering::Relaxed);
                 }
                 (packets, bytes) = (packets + 1, bytes + replay.bytes.len());
             }

@@ -1,4 +1,4 @@
-//! Reads capture files: parses pcap here, pcapng in `pcapng`.
+//! Reads capture files: `pcap` and `pcapng` parse their formats.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -7,45 +7,38 @@ use std::path::Path;
 use linerate_core::error::{Error, Result};
 use rustix::fs::FlockOperation;
 
-use super::pcapng::Section;
-use super::source::{End, Record, Source, word};
-use super::{ETHERNET, SECOND};
+use super::LinkType;
+use super::pcap::Pcap;
+use super::pcapng::{SECTION, Section};
+use super::source::{End, Record, Source};
 
-/// Reads the Ethernet frames of a pcap or pcapng file, in either byte order, with times in any resolution.
+/// Reads the packets of a pcap or pcapng file, in either byte order, with times in any resolution, as the file has
+/// them: with their own link headers, but without frame check sequences. [`Frames`](super::Frames) reads Ethernet
+/// frames.
 ///
-/// After the last frame, or an error, it returns no more frames.
+/// After the last packet, or an error, it returns no more packets.
 ///
 /// ```no_run
 /// # fn main() -> linerate::Result<()> {
 /// let mut reader = linerate::capture::Reader::open("in.pcapng".as_ref())?;
 /// let mut bytes = Vec::new();
 /// while let Some(record) = reader.next(&mut bytes)? {
-///     println!("{:?} ns: {} of {} bytes", record.nanoseconds, bytes.len(), record.original_len);
+///     println!("{:?} ns: {} of {} bytes of {}", record.nanoseconds, bytes.len(), record.original_len, record.link);
 /// }
 /// # Ok(()) }
 /// ```
 pub struct Reader {
     source: Source,
     format: Format,
-    /// The number of frames read.
-    frames: u64,
-    /// The number of packets of interfaces that are not Ethernet.
-    skipped: u64,
+    /// The number of packets read.
+    packets: u64,
     is_cut: bool,
     is_over: bool,
 }
 
 /// The format of the file.
 enum Format {
-    Pcap {
-        is_swapped: bool,
-        /// Nanoseconds per unit of the fraction.
-        unit: u64,
-        /// The length of a record's header: 16, or 24 in the "modified" format.
-        header: usize,
-        /// The length of the frame check sequence at each frame's end.
-        crc: usize,
-    },
+    Pcap(Pcap),
     Pcapng(Section),
 }
 
@@ -53,8 +46,7 @@ impl Reader {
     /// Opens a file.
     ///
     /// # Errors
-    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be read, or is not a capture of Ethernet
-    /// frames.
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be read, or is not a capture.
     pub fn open(path: &Path) -> Result<Reader> {
         let name = path.display().to_string();
         let cannot = |error: std::io::Error| Error::file(&name, format!("cannot read it: {error}"));
@@ -82,14 +74,22 @@ impl Reader {
             Err(end) => Err(end),
         };
         match format {
-            Ok(format) => Ok(Reader { source, format, frames: 0, skipped: 0, is_cut: false, is_over: false }),
+            Ok(format) => Ok(Reader { source, format, packets: 0, is_cut: false, is_over: false }),
             Err(End::Cut) => Err(source.error("it is too short for a capture file".to_string())),
             Err(End::Malformed(_, why)) => Err(source.error(why)),
             Err(End::Failed(error)) => Err(source.error(format!("cannot read it: {error}"))),
         }
     }
 
-    /// Reads the next frame into `bytes`; `None` after the last complete frame.
+    /// Returns the link type of all packets of a pcap file; `None` for pcapng, whose packets can have different types.
+    pub fn link_type(&self) -> Option<LinkType> {
+        match &self.format {
+            Format::Pcap(pcap) => Some(pcap.link),
+            Format::Pcapng(_) => None,
+        }
+    }
+
+    /// Reads the next packet into `bytes`; `None` after the last complete packet.
     ///
     /// # Errors
     /// [`ErrorKind::File`](linerate_core::ErrorKind::File) with the offset of a malformed record. A file that ends
@@ -99,15 +99,13 @@ impl Reader {
             return Ok(None);
         }
         let next = match &mut self.format {
-            Format::Pcap { is_swapped, unit, header, crc } => {
-                next_of_pcap(&mut self.source, *is_swapped, *unit, *header, *crc, bytes)
-            }
-            Format::Pcapng(section) => section.next(&mut self.source, &mut self.skipped, bytes),
+            Format::Pcap(pcap) => pcap.next(&mut self.source, bytes),
+            Format::Pcapng(section) => section.next(&mut self.source, bytes),
         };
         self.is_over = !matches!(next, Ok(Some(_)));
         match next {
             Ok(record) => {
-                self.frames += u64::from(record.is_some());
+                self.packets += u64::from(record.is_some());
                 // Another program has truncated it at the end of a record.
                 self.is_cut = record.is_none() && self.source.offset < self.source.len;
                 Ok(record)
@@ -119,6 +117,11 @@ impl Reader {
             Err(End::Malformed(at, why)) => Err(self.source.error(format!("malformed at byte {at}: {why}"))),
             Err(End::Failed(error)) => Err(self.source.error(format!("cannot read it: {error}"))),
         }
+    }
+
+    /// Returns an error about the file.
+    pub(super) fn error(&self, why: String) -> Error {
+        self.source.error(why)
     }
 
     /// Returns whether the file ended within a record, or is shorter than when it was opened.
@@ -140,39 +143,22 @@ impl Reader {
             true => format!("; to keep the complete frames: head -c {begin} '{name}' >NEW.pcap"),
             false => String::new(),
         };
-        Err(self.source.error(format!("it is cut after frame {}, in the record at byte {begin}{mend}", self.frames)))
-    }
-
-    /// Returns the number of skipped packets, those of interfaces that are not Ethernet.
-    pub fn skipped(&self) -> u64 {
-        self.skipped
+        Err(self.source.error(format!("it is cut after frame {}, in the record at byte {begin}{mend}", self.packets)))
     }
 }
 
 impl Format {
     /// Reads the file's header after its first four bytes.
     fn begin(source: &mut Source, magic: [u8; 4]) -> std::result::Result<Format, End> {
-        let (is_swapped, unit, header) = match u32::from_ne_bytes(magic) {
-            0xA1B2_C3D4 => (false, 1000, 16),
-            0xD4C3_B2A1 => (true, 1000, 16),
-            0xA1B2_3C4D => (false, 1, 16),
-            0x4D3C_B2A1 => (true, 1, 16),
-            0xA1B2_CD34 => (false, 1000, 24),
-            0x34CD_B2A1 => (true, 1000, 24),
-            0x0A0D_0D0A => return Section::begin(source).map(Format::Pcapng),
-            _ if magic.starts_with(&[0x1F, 0x8B]) => return Err(compressed("gzip", &source.name)),
-            _ if magic == [0x28, 0xB5, 0x2F, 0xFD] => return Err(compressed("zstd", &source.name)),
-            _ => return Err(End::Malformed(0, "it is neither pcap nor pcapng".to_string())),
-        };
-        let mut rest = [0; 20];
-        source.need(&mut rest)?;
-        // The upper bits announce a frame check sequence (section 4).
-        let link = word(is_swapped, &rest, 16);
-        if link & 0xFFFF != ETHERNET {
-            return Err(End::Malformed(0, format!("link type {} is not Ethernet", link & 0xFFFF)));
+        if u32::from_ne_bytes(magic) == SECTION {
+            return Section::begin(source).map(Format::Pcapng);
         }
-        let crc = if link & 1 << 26 != 0 { (link >> 28) as usize * 2 } else { 0 };
-        Ok(Format::Pcap { is_swapped, unit, header, crc })
+        match Pcap::begin(source, magic)? {
+            Some(pcap) => Ok(Format::Pcap(pcap)),
+            _ if magic.starts_with(&[0x1F, 0x8B]) => Err(compressed("gzip", &source.name)),
+            _ if magic == [0x28, 0xB5, 0x2F, 0xFD] => Err(compressed("zstd", &source.name)),
+            None => Err(End::Malformed(0, "it is neither pcap nor pcapng".to_string())),
+        }
     }
 }
 
@@ -181,28 +167,9 @@ fn compressed(program: &str, name: &str) -> End {
     End::Malformed(0, format!("it is compressed with {program}; unpack it first: {program} -dc <'{name}' >NEW.pcap"))
 }
 
-fn next_of_pcap(
-    source: &mut Source,
-    is_swapped: bool,
-    unit: u64,
-    header: usize,
-    crc: usize,
-    bytes: &mut Vec<u8>,
-) -> std::result::Result<Option<Record>, End> {
-    let (begin, mut words) = (source.begin_record(), [0; 24]);
-    if !source.fill(&mut words[..header])? {
-        return Ok(None);
-    }
-    let field = |at: usize| word(is_swapped, &words, at);
-    source.frame(field(8) as usize, begin, bytes)?;
-    let original_len = (field(12) as usize).max(bytes.len()).saturating_sub(crc);
-    bytes.truncate(original_len);
-    let nanoseconds = u64::from(field(0)) * SECOND + u64::from(field(4)) * unit;
-    Ok(Some(Record { nanoseconds: Some(nanoseconds), original_len }))
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::SECOND;
     use super::*;
 
     /// Builds a pcap file in either byte order.
@@ -230,7 +197,7 @@ mod tests {
             match reader.next(&mut bytes) {
                 Ok(Some(record)) => all.push((bytes.len(), record.original_len, record.nanoseconds.unwrap_or(0))),
                 Ok(None) if reader.is_cut() => break reader.check_end().unwrap_err().to_string(),
-                Ok(None) => break format!("end, {} skipped", reader.skipped()),
+                Ok(None) => break "end".to_string(),
                 Err(error) => break error.to_string(),
             }
         };
@@ -247,7 +214,7 @@ mod tests {
                 let (all, end) = read(pcap(magic, is_big, &[(60, 60, &FRAME), (60, 1514, &FRAME)]));
                 let time = 3_000_000_000 + fraction;
                 assert_eq!(all, [(60, 60, time), (60, 1514, time)], "a snapped frame is no error");
-                assert_eq!(end, "end, 0 skipped");
+                assert_eq!(end, "end");
             }
         }
         // With a frame check sequence of four bytes.
@@ -278,9 +245,18 @@ mod tests {
             assert_eq!(all.len(), frames, "{said}");
             assert!(said.contains(end), "{said}");
         }
-        let mut file = pcap(0xA1B2_C3D4, false, &[good]);
-        file[20] = 113;
-        assert!(read(file).1.contains("link type 113 is not Ethernet"));
+        for (at, value, why) in [
+            (4, 3, "pcap version 3.4 is unknown"),
+            (6, 5, "pcap version 2.5 is unknown"),
+            (22, 0x24, "reserved bits 0x00240000 of the link type are set: 0x00240001"),
+            (23, 0x20, "reserved bits 0x20000000 of the link type are set"),
+            (23, 0x34, "frame check sequences of 6 bytes"),
+        ] {
+            let mut file = pcap(0xA1B2_C3D4, false, &[good]);
+            file[at] = value;
+            let (all, said) = read(file);
+            assert!(all.is_empty() && said.contains(why), "{said}");
+        }
     }
 
     /// A pcapng file under construction.
@@ -349,20 +325,21 @@ mod tests {
             file.add(3, &[&original[..], &[0x55; 96]].concat());
             let (all, end) = read(file.0.clone());
             let (long, half) = (1514, 1_500_000_000);
-            assert_eq!(all, [(60, long, half), (60, 60, 100 * SECOND + half), (60, 60, half), (96, long, 0)]);
-            assert_eq!(end, "end, 1 skipped");
+            let frames =
+                [(60, long, half), (60, 60, 100 * SECOND + half), (60, 60, 5000), (60, 60, half), (96, long, 0)];
+            assert_eq!((&all[..], &*end), (&frames[..], "end"));
             // The next section has its own byte order and interfaces.
             file.section(!is_big).interface(1, 0, &[]).packet(0, 2, 60, &FRAME);
-            assert_eq!(read(file.0.clone()).0[4], (60, 60, 2000));
+            assert_eq!(read(file.0.clone()).0[5], (60, 60, 2000));
             let cut = file.0.len() - 7;
             let (all, said) = read(file.0[..cut].to_vec());
-            let place = format!("cut after frame 4, in the record at byte {}", file.0.len() - 92);
-            assert!(all.len() == 4 && said.ends_with(&place), "{said}");
+            let place = format!("cut after frame 5, in the record at byte {}", file.0.len() - 92);
+            assert!(all.len() == 5 && said.ends_with(&place), "{said}");
             // The last packet's flags announce a frame check sequence of four bytes.
             let packet: Vec<u8> = [0, 0, 2000, 59, 59].iter().flat_map(|&word| file.word(word)).collect();
             let flags = [file.half(2), file.half(4)].concat();
             file.add(6, &[&packet[..], &FRAME, &flags, &file.word(4 << 5)].concat());
-            assert_eq!(read(file.0.clone()).0[5], (55, 55, 2_000_000));
+            assert_eq!(read(file.0.clone()).0[6], (55, 55, 2_000_000));
         }
     }
 
@@ -381,7 +358,7 @@ mod tests {
             file.add(6, &[&words[..], &FRAME].concat()).0.clone()
         };
         let described = |bytes: usize| begun().add(1, &[&[1, 0, 0, 0][..], &vec![0; bytes - 4]].concat()).0.clone();
-        assert_eq!(read(described(1 << 20)).1, "end, 0 skipped");
+        assert_eq!(read(described(1 << 20)).1, "end");
         let bad = [
             (longer(1), "a packet of 61 bytes, longer than its block"),
             (longer(4), "a packet of 64 bytes, longer than its block"),

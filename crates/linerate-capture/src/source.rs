@@ -4,17 +4,44 @@ use std::io::Read;
 
 use linerate_core::error::Error;
 
-/// A frame's record in a capture file.
+use super::LinkType;
+
+/// A packet's record in a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When the frame was captured, in nanoseconds since 1970; `None` if the file has no time for it.
+    /// When the packet was captured, in nanoseconds since 1970; `None` if the file has no time for it.
     pub nanoseconds: Option<u64>,
-    /// The frame's length before it was cut to the capture's snap length.
+    /// The packet's length before it was cut to the capture's snap length.
     pub original_len: usize,
+    /// The type of the packet's link header.
+    pub link: LinkType,
+    /// Bytes that the file has beyond the packet's length, which were left out: its lengths contradict each other.
+    pub surplus: usize,
 }
 
-/// The longest frame: libpcap's `MAXIMUM_SNAPLEN`.
+impl Record {
+    /// Creates the record of a packet of which the file has `bytes`, and removes from them what exceeds its `original`
+    /// length, and a frame check sequence of `fcs` bytes.
+    pub(super) fn new(
+        nanoseconds: Option<u64>,
+        link: LinkType,
+        original: usize,
+        fcs: usize,
+        bytes: &mut Vec<u8>,
+    ) -> Record {
+        let (surplus, original_len) = (bytes.len().saturating_sub(original), original.saturating_sub(fcs));
+        bytes.truncate(original_len);
+        Record { nanoseconds, original_len, link, surplus }
+    }
+}
+
+/// The longest packet: libpcap's `MAXIMUM_SNAPLEN`.
 const LONGEST: usize = 256 << 10;
+
+/// Returns a frame check sequence's length if it is one that links have: none, 2 bytes (PPP) or 4.
+pub(super) fn fcs_len(len: u32) -> Option<usize> {
+    matches!(len, 0 | 2 | 4).then_some(len as usize)
+}
 
 /// Why reading ended before the file did.
 pub(super) enum End {
@@ -75,8 +102,8 @@ impl Source {
         Ok(())
     }
 
-    /// Reads a frame of `len` bytes into `bytes`.
-    pub fn frame(&mut self, len: usize, begin: u64, bytes: &mut Vec<u8>) -> std::result::Result<(), End> {
+    /// Reads a packet of `len` bytes into `bytes`.
+    pub fn packet(&mut self, len: usize, begin: u64, bytes: &mut Vec<u8>) -> std::result::Result<(), End> {
         if len > LONGEST {
             return Err(End::Malformed(begin, format!("a frame of {len} bytes; the maximum is {LONGEST}")));
         }

@@ -6,28 +6,32 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
 use linerate_core::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Reader, Record};
+use super::Reader;
+use super::frames::{Defects, EthernetReader};
 
 /// The number of frames read ahead.
 const AHEAD: usize = 1024;
 /// The interval at which a waiting thread checks whether it should end.
 const CHECK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
+/// A frame, its time, and whether the capture has cut it.
+type Frame = (Vec<u8>, Option<u64>, bool);
+
 /// The frames of a pipe, as they arrive.
 pub(super) struct Stream {
-    frames: Receiver<Result<(Vec<u8>, Record)>>,
+    frames: Receiver<Result<Frame>>,
     stop: Arc<AtomicBool>,
 }
 
 /// The result of [`Stream::next`].
 pub(super) enum StreamPoll {
-    Frame(Vec<u8>, Record),
+    Frame(Vec<u8>, Option<u64>, bool),
     /// The writer has paused.
     Pending,
     /// The writer has closed the pipe.
@@ -41,12 +45,11 @@ impl Stream {
         std::fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo() || file.file_type().is_char_device())
     }
 
-    /// Opens a pipe, which need not have a writer yet. Packets that are not Ethernet are skipped, and counted in
-    /// `skipped`.
+    /// Opens a pipe, which need not have a writer yet. Skipped packets are added to `defects`.
     ///
     /// # Errors
     /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be opened.
-    pub fn open(path: &Path, skipped: Arc<AtomicU64>) -> Result<Stream> {
+    pub fn open(path: &Path, adds_headers: bool, defects: Arc<Defects>) -> Result<Stream> {
         let name = path.display().to_string();
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
         let file = file.map_err(|error| {
@@ -57,7 +60,11 @@ impl Stream {
         let stop = Arc::<AtomicBool>::default();
         let reader = PollingReader { file, stop: stop.clone() };
         let thread = std::thread::Builder::new().name("capture".to_string());
-        thread.spawn(move || read(reader, &name, &sender, &skipped)).map_err(Error::thread)?;
+        let open = move || {
+            let reader = Reader::new(std::io::BufReader::new(reader), &name)?;
+            EthernetReader::new(reader, adds_headers, defects)
+        };
+        thread.spawn(move || read(open, &sender)).map_err(Error::thread)?;
         Ok(Stream { frames, stop })
     }
 
@@ -67,7 +74,7 @@ impl Stream {
     /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if the pipe is not a capture, or was closed within a record.
     pub fn next(&mut self) -> Result<StreamPoll> {
         match self.frames.try_recv() {
-            Ok(frame) => frame.map(|(bytes, record)| StreamPoll::Frame(bytes, record)),
+            Ok(frame) => frame.map(|(bytes, time, is_snapped)| StreamPoll::Frame(bytes, time, is_snapped)),
             Err(TryRecvError::Empty) => Ok(StreamPoll::Pending),
             Err(TryRecvError::Disconnected) => Ok(StreamPoll::End),
         }
@@ -82,26 +89,21 @@ impl Drop for Stream {
 }
 
 /// Reads frames until the pipe's end.
-fn read(file: PollingReader, name: &str, frames: &SyncSender<Result<(Vec<u8>, Record)>>, skipped: &AtomicU64) {
-    let mut reader = match Reader::new(std::io::BufReader::new(file), name) {
+fn read(open: impl FnOnce() -> Result<EthernetReader>, frames: &SyncSender<Result<Frame>>) {
+    let mut reader = match open() {
         Ok(reader) => reader,
         Err(error) => return drop(frames.send(Err(error))),
     };
     loop {
         let mut bytes = Vec::new();
-        let next = reader.next(&mut bytes);
-        // Stored, not added, since a pipe is read only once.
-        skipped.store(reader.skipped(), Ordering::Relaxed);
-        let frame = match next {
-            Ok(Some(record)) => Ok((bytes, record)),
-            Ok(None) => match reader.check_end() {
-                Ok(()) => return,
-                Err(error) => Err(error),
-            },
+        let frame = match reader.next(&mut bytes) {
+            Ok(Some((time, is_snapped))) => Ok((bytes, time, is_snapped)),
+            Ok(None) => return,
             Err(error) => Err(error),
         };
-        // The receiver is gone.
-        if frames.send(frame).is_err() {
+        // The end, or the receiver is gone.
+        let is_over = frame.is_err();
+        if frames.send(frame).is_err() || is_over {
             return;
         }
     }

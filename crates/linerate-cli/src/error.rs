@@ -18,6 +18,9 @@ pub fn with_hint(error: &Error) -> String {
         }
         Some(Remedy::TakeOverUio { address, step }) => format!("try: {step}, or: sudo linerate bind --uio {address}"),
         Some(Remedy::Poll(step)) => format!("try: {step}, or --wait poll"),
+        Some(Remedy::AddHeaders) => {
+            "try: replay --ethernet, or pcap:FILE?ethernet=on, which adds Ethernet headers".to_string()
+        }
         Some(Remedy::ServeCard { path }) => format!("try: linerate sim --socket {path}"),
         Some(Remedy::Admit) => "try: linerate serve --mode 0666, or --group GROUP".to_string(),
         Some(Remedy::JoinUsers) => "try: linerate serve --join-users".to_string(),
@@ -55,6 +58,7 @@ mod tests {
                 "try: boot, or: sudo linerate bind --uio 0000:03:00.0",
             ),
             (Remedy::Poll("use fewer queues".into()), "try: use fewer queues, or --wait poll"),
+            (Remedy::AddHeaders, "try: replay --ethernet, or pcap:FILE?ethernet=on"),
             (Remedy::ServeCard { path: "/s".to_string() }, "try: linerate sim --socket /s"),
             (Remedy::Admit, "try: linerate serve --mode 0666, or --group GROUP"),
             (Remedy::JoinUsers, "try: linerate serve --join-users"),

@@ -60,7 +60,7 @@ fn port_summary(
     // The server counts the bytes of a served port: they are unknown once the port is gone.
     let bytes = |bytes: u64| (!is_gone).then_some(bytes);
     let QueueStatistics { rx_slots, tx_slots, rx_no_descriptor } = device.queue_statistics();
-    let CaptureCounts { not_ethernet, snapped } = capture_counts(device, wire);
+    let CaptureCounts { not_ethernet, too_short, surplus, snapped } = capture_counts(device, wire);
     let by_wire = model(device).map(|card| card.unsent_by_wire().by_cause());
     json!({
         "name": device.name(), "rx_slots": rx_slots, "tx_slots": tx_slots,
@@ -69,7 +69,7 @@ fn port_summary(
         "rx_bytes": bytes(statistics.rx_bytes), "tx_bytes": bytes(statistics.tx_bytes),
         "unsent": unsent(device, statistics, may_have_chains), "drops": drops(&statistics.drops),
         "undelivered": undelivered(&[*statistics]), "unsent_by_wire": by_wire.map(occurred),
-        "capture": {"not_ethernet": not_ethernet, "snapped": snapped},
+        "capture": {"not_ethernet": not_ethernet, "too_short": too_short, "surplus": surplus, "snapped": snapped},
         "too_long_for_wire": wire.map(|report| report.too_long),
     })
 }
@@ -192,22 +192,35 @@ fn note_captures(devices: &[Port], reports: &[Option<Report>]) {
 
 /// Returns the counts of a port's capture file, or of the capture file at its wire.
 fn capture_counts(device: &Port, wire: Option<&Report>) -> CaptureCounts {
-    wire.map_or_else(|| device.capture_counts(), capture_of_wire)
+    wire.map_or_else(|| device.capture_counts(), |report| report.capture)
 }
 
-/// Returns the counts of the capture file at a wire.
-pub fn capture_of_wire(report: &Report) -> CaptureCounts {
-    CaptureCounts { not_ethernet: report.not_ethernet, snapped: report.snapped }
-}
-
-/// Returns, as lines, how many packets of a capture were skipped, and how many were truncated.
+/// Returns, as lines, how many packets of a capture were skipped, shortened and truncated.
 pub fn defects(counts: &CaptureCounts) -> Vec<String> {
-    let CaptureCounts { not_ethernet, snapped } = *counts;
+    let mut lines = unread(counts);
+    if counts.snapped > 0 {
+        let snapped = counts.snapped;
+        lines.push(format!(
+            "{snapped} frames were cut by the capture's snap length; those with a stamp count as corrupted"
+        ));
+    }
+    lines
+}
+
+/// Returns, as lines, how many packets of a capture were skipped and shortened.
+pub fn unread(counts: &CaptureCounts) -> Vec<String> {
+    let CaptureCounts { not_ethernet, too_short, surplus, .. } = *counts;
     let all = [
-        (not_ethernet, format!("{not_ethernet} packets of other interfaces were skipped: not Ethernet")),
         (
-            snapped,
-            format!("{snapped} frames were cut by the capture's snap length; those with a stamp count as corrupted"),
+            not_ethernet,
+            format!(
+                "{not_ethernet} packets were skipped: not Ethernet; the option ethernet adds headers where possible"
+            ),
+        ),
+        (too_short, format!("{too_short} packets were skipped: shorter than an Ethernet header")),
+        (
+            surplus,
+            format!("{surplus} frames have more bytes in the file than their length says; these bytes were left out"),
         ),
     ];
     all.into_iter().filter(|(count, _)| *count > 0).map(|(_, line)| line).collect()
@@ -359,8 +372,8 @@ mod tests {
     #[test]
     fn defects_of_captures_are_lines() {
         assert_eq!(defects(&CaptureCounts::default()), Vec::<String>::new());
-        let lines = defects(&CaptureCounts { not_ethernet: 12, snapped: 3 });
-        assert_eq!(lines[0], "12 packets of other interfaces were skipped: not Ethernet");
+        let lines = defects(&CaptureCounts { not_ethernet: 12, snapped: 3, ..CaptureCounts::default() });
+        assert!(lines[0].starts_with("12 packets were skipped: not Ethernet; "), "{lines:?}");
         assert!(lines[1].starts_with("3 frames were cut by the capture's snap length"), "{lines:?}");
     }
 }

@@ -27,8 +27,10 @@ use serde_json::{Value, json};
 use self::schedule::{Pace, Schedule};
 use self::sender::{Sender, Tally};
 use self::source::{Reading, Source};
+use crate::error::with_hint;
 use crate::grammar::usage;
 use crate::line_rate::possible;
+use crate::notes::unread;
 use crate::options::{RunOptions, Wait, packets};
 use crate::quantiles::{row, titles};
 use crate::run::{Measured, Mode, Outcome, Run};
@@ -75,6 +77,9 @@ pub struct ReplayOptions {
     /// Spin until each frame is due, which needs an otherwise idle processor; without it the thread sleeps in long gaps
     #[arg(long, conflicts_with = "top")]
     exact: bool,
+    /// Add an Ethernet header to packets of other link types: IP, loopback, Linux cooked, PPP, data frames of 802.11
+    #[arg(long)]
+    ethernet: bool,
     /// Stop after exactly this many frames; accepts k, M or G
     #[arg(long, value_parser = packets)]
     count: Option<u64>,
@@ -117,7 +122,8 @@ pub fn run(file: PathBuf, name: &str, replay: &ReplayOptions, options: &RunOptio
     // A thread that spins until frames are due must not sleep between them.
     let wait = if replay.exact { Some(Wait::Poll) } else { options.wait };
     let options = RunOptions { wait, ..options.clone() };
-    let source = Source::open(&paths, replay.passes, replay.memory.min(free_memory() / 2))?;
+    let memory = replay.memory.min(free_memory() / 2);
+    let source = Source::open(&paths, replay.ethernet, replay.passes, memory)?;
     let reading = source.shared();
     note_files(&reading, source.is_in_memory());
     let mut run = Run::open(&Replay, &[name], replay.count, &options)?;
@@ -213,7 +219,7 @@ impl Settings<'_> {
     fn judge(&self, tally: &Tally, reading: &Mutex<Reading>, measured: &mut Measured) -> Value {
         let reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
         for failure in &reading.failures {
-            note(&format!("error: {failure}"));
+            note(&format!("error: {}", with_hint(failure)));
             measured.has_cut_capture = true;
         }
         for shortfall in &mut measured.shortfalls {
@@ -227,15 +233,16 @@ impl Settings<'_> {
         }
         self.times_not_kept(tally, measured);
         self.frames_not_sent(tally, measured);
-        let skipped: u64 = reading.files.iter().map(|file| file.not_ethernet).sum();
         let earlier: u64 = reading.files.iter().map(|file| file.earlier).sum();
         let Tally { given, no_room, not_read, too_long, snapped, .. } = *tally;
         let name = self.name;
         if measured.interrupted && tally.is_unfinished {
             note(&format!("note: interrupted: {given} frames were sent, and not those after them"));
         }
+        for file in &reading.files {
+            unread(&file.defects).iter().for_each(|line| note(&format!("note: {}: {line}", file.name)));
+        }
         let all = [
-            (skipped, "packets of other interfaces were skipped: not Ethernet".to_string()),
             (earlier, "frames have an earlier time than the frame before, and are sent right after it".to_string()),
             (snapped, "frames were cut by the capture's snap length, and sent incomplete".to_string()),
             (

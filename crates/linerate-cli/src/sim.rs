@@ -11,8 +11,9 @@ use linerate::vfio_user::Server;
 use linerate::{Error, Options};
 use serde_json::json;
 
+use crate::error::with_hint;
 use crate::grammar::usage;
-use crate::notes::{capture_of_wire, defects};
+use crate::notes::defects;
 use crate::options::{seconds, whole};
 use crate::show::print;
 use crate::signals::interrupts;
@@ -91,10 +92,10 @@ pub fn run(
         if !json {
             print(&format!("{}: {from_wire} frames from the wire, {to_wire} to it\n", socket.display()));
         }
-        let capture = capture_of_wire(&card.wire_report().unwrap_or_default());
+        let capture = card.wire_report().unwrap_or_default().capture;
         defects(&capture).iter().for_each(|defect| note(&format!("note: {}: {defect}", socket.display())));
         if let Err(error) = card.check_wire() {
-            note(&format!("error: {}: {error}", socket.display()));
+            note(&format!("error: {}: {}", socket.display(), with_hint(&error)));
             is_good = false;
         }
         for breach in card.breaches().iter().take(SHOWN) {

@@ -6,7 +6,7 @@ mod kit;
 use std::path::Path;
 use std::process::Command;
 
-use kit::{Folder, Namespace, OutputTimeout, Process, alone, expect, pair, text};
+use kit::{Folder, Namespace, OutputTimeout, Process, alone, expect, pair, text, write_cases};
 
 const PAGES: [(&str, &str); 15] = [
     ("README.md", include_str!("../../../README.md")),
@@ -74,6 +74,9 @@ impl Place {
                 here.run(&format!("ip address flush dev {name}"));
             }
         }
+        write_cases(&folder);
+        // A capture of `tcpdump -i any`.
+        std::fs::rename(folder.path("sll113.pcap"), folder.path("any.pcap")).unwrap();
         std::fs::create_dir(folder.path("bin")).unwrap();
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_linerate"), folder.path("bin/linerate")).unwrap();
         Place { here, _far: far, folder }

@@ -446,8 +446,8 @@ fn a_capture_says_what_it_has_not() {
     let folder = Folder::new("defects");
     let path = folder.path("x.pcapng");
     std::fs::write(&path, pcapng(5, 12, 3)).unwrap();
-    let second = serde_json::json!({"not_ethernet": 24, "snapped": 6});
-    let first = serde_json::json!({"not_ethernet": 12, "snapped": 3});
+    let second = serde_json::json!({"not_ethernet": 24, "too_short": 0, "surplus": 0, "snapped": 6});
+    let first = serde_json::json!({"not_ethernet": 12, "too_short": 0, "surplus": 0, "snapped": 3});
     for (words, counts) in [
         (format!("sink pcap:{path}"), &first),
         (format!("sink faulty:pcap:{path}?loop=2"), &second),
@@ -459,10 +459,7 @@ fn a_capture_says_what_it_has_not() {
         assert_eq!(&summary["ports"][0]["capture"], counts, "{words}: {summary}");
         let name = words.split([' ', '?']).nth(1).unwrap();
         for note in [
-            format!(
-                "note: {name}: {} packets of other interfaces were skipped: not Ethernet\n",
-                counts["not_ethernet"]
-            ),
+            format!("note: {name}: {} packets were skipped: not Ethernet; ", counts["not_ethernet"]),
             format!("note: {name}: {} frames were cut by the capture's snap length; ", counts["snapped"]),
         ] {
             assert!(said.contains(&note), "{words}: {said}");
@@ -475,7 +472,11 @@ fn a_capture_says_what_it_has_not() {
     assert_eq!(summary(&output.stdout)["ports"][0]["capture"], first);
     std::fs::write(&path, pcapng(0, 2, 0)).unwrap();
     let output = expect(2, &mut linerate(&["gen", "null:", "--template", &path]));
-    assert!(text(&output.stderr).contains("template; 2 packets are not Ethernet"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("its packets are not Ethernet: LINUX_SLL (link type 113)"),
+        "{}",
+        text(&output.stderr)
+    );
     std::fs::write(&path, pcapng(0, 0, 1)).unwrap();
     let output = expect(0, &mut linerate(&["gen", "null:", "--template", &path, "--count", "1"]));
     assert!(text(&output.stderr).contains("the template is incomplete"), "{}", text(&output.stderr));

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
+use linerate_core::port::CaptureCounts;
+
 use super::changes::Changes;
 use super::generator::Generator;
 use super::stamp::{self, Read};
@@ -80,10 +82,8 @@ pub struct Report {
     pub touched: [u64; 3],
     /// Frames without a stamp.
     pub foreign: u64,
-    /// Packets of a capture file that were not sent because they are not Ethernet.
-    pub not_ethernet: u64,
-    /// Frames sent from a capture file without their ends, which its snap length had cut off.
-    pub snapped: u64,
+    /// Packets of a capture file that were not sent, or not as they are in the file.
+    pub capture: CaptureCounts,
     /// Frames that arrived at the port that acts as a wire, but were too long for it.
     pub too_long: u64,
 }
@@ -99,8 +99,7 @@ impl AddAssign for Report {
         self.changed += other.changed;
         self.touched.iter_mut().zip(other.touched).for_each(|(sum, frames)| *sum += frames);
         self.foreign += other.foreign;
-        self.not_ethernet += other.not_ethernet;
-        self.snapped += other.snapped;
+        self.capture += other.capture;
         self.too_long += other.too_long;
     }
 }

@@ -282,7 +282,8 @@ fn names_are_checked_before_anything_is_opened() {
     let text = message(linerate::open(["pcap:nothing"]));
     assert!(text.contains("nothing: cannot read it"), "{text}");
     assert!(
-        message(linerate::open(["pcap:x?write&speed=2x"])).contains("loop and speed apply only to files that are read")
+        message(linerate::open(["pcap:x?write&speed=2x"]))
+            .contains("loop, speed and ethernet apply only to files that are read")
     );
     assert!(message(linerate::open(["pcap:x?speed=fast"])).contains("a factor such as 1x"));
     let text = message(linerate::open(["ffff:1f:1f.7"]));

@@ -15,6 +15,7 @@ use serde::de::{Deserializer, Error as _, Visitor};
 use super::source::Source;
 use crate::grammar::usage;
 use crate::host::HostOptions;
+use crate::notes::unread;
 use crate::options::{packets, whole};
 use crate::signals::interrupts;
 use crate::terminal::note;
@@ -203,9 +204,7 @@ impl Stream {
                 }
                 FramePoll::Pending => {}
                 FramePoll::End => {
-                    let skipped = frames.skipped();
-                    let others =
-                        if skipped > 0 { format!("; {skipped} packets are not Ethernet") } else { String::new() };
+                    let others: String = unread(&frames.defects()).iter().map(|line| format!("; {line}")).collect();
                     wrong(none(format!("it has no packet to use as a template{others}")));
                 }
             }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use linerate::Error;
 use linerate::capture::{FramePoll, Frames};
+use linerate::port::CaptureCounts;
 use serde_json::{Value, json};
 
 /// Consecutive frames, with their bytes in one buffer.
@@ -33,8 +34,8 @@ pub struct Found {
     /// frame.
     pub first: Option<u64>,
     pub nanoseconds: u64,
-    /// Packets that are not Ethernet.
-    pub not_ethernet: u64,
+    /// Packets that were skipped or shortened.
+    pub defects: CaptureCounts,
     /// Frames with an earlier time than the frame before.
     pub earlier: u64,
 }
@@ -42,10 +43,11 @@ pub struct Found {
 impl Found {
     /// Returns its part of the summary. `begin` is the time of the first frame of all captures.
     pub fn json(&self, begin: Option<u64>) -> Value {
-        let Found { name, frames, nanoseconds, not_ethernet, earlier, .. } = self;
+        let Found { name, frames, nanoseconds, earlier, .. } = self;
+        let CaptureCounts { not_ethernet, too_short, surplus, .. } = self.defects;
         json!({
             "name": name, "frames": frames, "begins": self.begins(begin), "seconds": *nanoseconds as f64 / 1e9,
-            "not_ethernet": not_ethernet, "earlier": earlier,
+            "not_ethernet": not_ethernet, "too_short": too_short, "surplus": surplus, "earlier": earlier,
         })
     }
 
@@ -89,9 +91,10 @@ pub struct Merge {
 }
 
 impl Merge {
-    pub fn open(paths: &[PathBuf]) -> Result<Merge, Error> {
+    /// Opens the captures. With `adds_headers`, packets of other link types get an Ethernet header.
+    pub fn open(paths: &[PathBuf], adds_headers: bool) -> Result<Merge, Error> {
         let lane = |path: &PathBuf| {
-            let frames = Frames::open(path)?;
+            let frames = if adds_headers { Frames::with_headers(path)? } else { Frames::open(path)? };
             let found = Found { name: path.display().to_string(), ..Found::default() };
             Ok(Lane { frames, bytes: Vec::new(), next: None, is_over: false, last: 0, found })
         };
@@ -122,7 +125,7 @@ impl Merge {
                     self.failures.push(error);
                 }
             }
-            lane.found.not_ethernet = lane.frames.skipped();
+            lane.found.defects = lane.frames.defects();
         }
         if is_silent {
             return Step::NoData;

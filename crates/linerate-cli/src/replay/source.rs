@@ -10,6 +10,7 @@ use linerate::Error;
 use linerate::capture::Frames;
 
 use super::merge::{Chunk, Found, Merge, Step};
+use crate::notes::unread;
 use crate::signals::interrupts;
 
 /// Bytes of a chunk, and the number of chunks that are read ahead: 16 MiB.
@@ -82,8 +83,8 @@ impl Drop for Ahead {
 impl Source {
     /// Opens the files. They are read into memory now if they have at most `memory` bytes, otherwise a thread reads
     /// them ahead.
-    pub fn open(paths: &[PathBuf], passes: u64, memory: u64) -> Result<Source, Error> {
-        let merge = Merge::open(paths)?;
+    pub fn open(paths: &[PathBuf], adds_headers: bool, passes: u64, memory: u64) -> Result<Source, Error> {
+        let merge = Merge::open(paths, adds_headers)?;
         let has_pipe = paths.iter().any(|path| Frames::may_wait(path));
         let bytes: u64 = paths.iter().map(|path| path.metadata().map_or(u64::MAX, |file| file.len())).sum();
         let mut source = Source {
@@ -99,7 +100,7 @@ impl Source {
         };
         match !has_pipe && bytes <= memory {
             true => source.read_all(merge)?,
-            false => source.read_ahead(merge, paths.to_vec())?,
+            false => source.read_ahead(merge, paths.to_vec(), adds_headers)?,
         }
         Ok(source)
     }
@@ -134,14 +135,15 @@ impl Source {
         Ok(())
     }
 
-    fn read_ahead(&mut self, merge: Merge, paths: Vec<PathBuf>) -> Result<(), Error> {
+    fn read_ahead(&mut self, merge: Merge, paths: Vec<PathBuf>, adds_headers: bool) -> Result<(), Error> {
         let files: Vec<PathBuf> = paths.iter().filter(|path| !Frames::may_wait(path)).cloned().collect();
-        self._open = Some(Merge::open(&files)?);
+        self._open = Some(Merge::open(&files, adds_headers)?);
         let (sender, chunks) = sync_channel(AHEAD);
         let (back, used) = channel();
         let (is_ready, stop) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
         let reader = Reader {
             paths,
+            adds_headers,
             passes: self.passes,
             chunks: sender,
             used,
@@ -238,8 +240,8 @@ impl Source {
 }
 
 fn without_frames(reading: &Reading) -> Error {
-    let others: u64 = reading.files.iter().map(|file| file.not_ethernet).sum();
-    let others = if others > 0 { format!("; {others} packets are not Ethernet") } else { String::new() };
+    let others: String =
+        reading.files.iter().flat_map(|file| unread(&file.defects)).map(|line| format!("; {line}")).collect();
     let names: Vec<&str> = reading.files.iter().map(|file| file.name.as_str()).collect();
     Error::file(names.join(", "), format!("no frame to send{others}"))
 }
@@ -254,6 +256,7 @@ fn record_pass(reading: &Mutex<Reading>, merge: &mut Merge) {
 /// Reads ahead, in its own thread.
 struct Reader {
     paths: Vec<PathBuf>,
+    adds_headers: bool,
     passes: Option<u64>,
     chunks: SyncSender<(u64, Chunk)>,
     used: Receiver<Chunk>,
@@ -286,7 +289,7 @@ impl Reader {
                 break;
             }
             pass_start = pass_start.saturating_add(merge.period());
-            match Merge::open(&self.paths) {
+            match Merge::open(&self.paths, self.adds_headers) {
                 Ok(again) => merge = again,
                 Err(error) => {
                     reading.failures.push(error);

@@ -15,6 +15,7 @@ use linerate::traffic::Report;
 use linerate::{Error, ErrorKind, Options};
 
 use super::Mode;
+use crate::error::with_hint;
 use crate::grammar::usage;
 use crate::line_rate::{is_up, model, possible};
 use crate::options::{RunOptions, Wait};
@@ -177,7 +178,7 @@ impl Ports {
         for device in &self.devices {
             let of_wire = model(device).and_then(|card| card.check_wire().err());
             for error in device.link().err().into_iter().chain(of_wire).filter(is_of_file) {
-                note(&format!("error: {}: {error}", device.name()));
+                note(&format!("error: {}: {}", device.name(), with_hint(&error)));
                 has_cut = true;
             }
         }

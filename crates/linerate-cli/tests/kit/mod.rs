@@ -100,3 +100,10 @@ pub fn write_frames(path: &str, frames: &[Vec<u8>]) {
         writer.write_packet(&packet).unwrap();
     }
 }
+
+/// Writes the captures of `cases.py` into a folder: link types, versions, lengths and blocks as other programs write
+/// them.
+pub fn write_cases(folder: &Folder) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kit/cases.py");
+    expect(0, Command::new("/usr/bin/python3").arg(script).current_dir(&folder.0));
+}

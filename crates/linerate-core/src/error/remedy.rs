@@ -48,6 +48,8 @@ pub enum Remedy {
     },
     /// Follow a step, or poll instead of using interrupts.
     Poll(Cow<'static, str>),
+    /// Add Ethernet headers to the packets of a capture.
+    AddHeaders,
     /// Serve a card.
     ServeCard {
         /// The path of the socket.
@@ -82,6 +84,9 @@ impl Remedy {
             }
             Remedy::TakeOverUio { address, step } => format!("{step}, or take it over uio: linerate bind {address}"),
             Remedy::Poll(step) => format!("{step}, or poll"),
+            Remedy::AddHeaders => {
+                "pcap:FILE?ethernet=on, or replay with ethernet, which adds Ethernet headers".to_string()
+            }
             Remedy::ServeCard { path } => format!("linerate sim, with {path} as its socket"),
             Remedy::Admit => "linerate serve, with another mode or group of its socket".to_string(),
             Remedy::JoinUsers => "linerate serve, and let programs of different users meet".to_string(),
@@ -111,6 +116,7 @@ impl fmt::Display for Remedy {
             }
             Remedy::TakeOverUio { address, step } => write!(f, "{step}, or take {address} over uio: Access::Uio"),
             Remedy::Poll(step) => write!(f, "{step}, or poll: Options::interrupts"),
+            Remedy::AddHeaders => f.write_str("add Ethernet headers: pcap:FILE?ethernet=on, or Frames::with_headers"),
             Remedy::ServeCard { path } => write!(f, "start a server at {path}: vfio_user::Server"),
             Remedy::Admit => f.write_str("give its socket another mode or group: Server::listen"),
             Remedy::JoinUsers => f.write_str("let programs of different users meet: Server::join_users"),

@@ -23,10 +23,24 @@ pub struct Statistics {
 /// Packets of a capture file that a port could not deliver unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureCounts {
-    /// Packets that were skipped, because they are of interfaces other than Ethernet.
+    /// Packets that were skipped, because they have another link type than Ethernet, and no Ethernet header was added.
     pub not_ethernet: u64,
+    /// Packets that were skipped, because they are shorter than an Ethernet header.
+    pub too_short: u64,
+    /// Frames that the file has with more bytes than their own length; the bytes beyond it were left out.
+    pub surplus: u64,
     /// Frames that are incomplete, because the capture was limited to a snap length.
     pub snapped: u64,
+}
+
+impl AddAssign for CaptureCounts {
+    fn add_assign(&mut self, other: CaptureCounts) {
+        let CaptureCounts { not_ethernet, too_short, surplus, snapped } = other;
+        self.not_ethernet += not_ethernet;
+        self.too_short += too_short;
+        self.surplus += surplus;
+        self.snapped += snapped;
+    }
 }
 
 /// Frames that were not delivered, by cause.

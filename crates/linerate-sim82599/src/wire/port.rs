@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use linerate_core::batch::Batch;
 use linerate_core::error::{Error, ErrorKind, Result};
 use linerate_core::memory::Pool;
-use linerate_core::port::{CaptureCounts, FRAME_HEADERS, Link, PortClass, RxQueue, TxQueue};
+use linerate_core::port::{FRAME_HEADERS, Link, PortClass, RxQueue, TxQueue};
 use linerate_core::slot::Slot;
 
 use super::{Frame, Report, Unsent, Wire};
@@ -169,9 +169,9 @@ impl Wire for PortWire {
             return None;
         }
         let [sent, received] = self.frames;
-        let CaptureCounts { not_ethernet, snapped } = self.device.capture_counts();
+        let capture = self.device.capture_counts();
         let too_long = self.device.statistics().map_or(0, |statistics| statistics.drops.oversize);
-        Some(Report { sent, received, not_ethernet, snapped, too_long, ..Report::default() })
+        Some(Report { sent, received, capture, too_long, ..Report::default() })
     }
 
     fn unsent(&mut self) -> Unsent {
