@@ -632,7 +632,7 @@ fn lines_of_damaged_frames() {
             let at = (state >> 33) as usize % frame.len().min(60);
             frame[at] = (state >> 20) as u8;
         }
-        frame.truncate(1 + (state >> 40) as usize % frame.len());
+        frame.truncate(14 + (state >> 40) as usize % (frame.len() - 13));
         all.push(frame);
     }
     write_frames(&folder.path("in.pcap"), &all);
