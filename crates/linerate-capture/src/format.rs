@@ -4,8 +4,6 @@ use std::path::Path;
 
 use super::{LinkType, SECOND};
 
-/// `LINKTYPE_ETHERNET`.
-const ETHERNET: u32 = LinkType::ETHERNET.0 as u32;
 /// The maximum length of a frame in a capture: libpcap's `MAXIMUM_SNAPLEN`.
 pub const SNAPLEN: u32 = 256 << 10;
 
@@ -69,9 +67,15 @@ impl Format {
     /// Appends a file's header, with the maximum length of its frames and the names of its interfaces. A pcap file has
     /// one interface, without a name.
     pub fn begin(self, bytes: &mut Vec<u8>, snaplen: u32, interfaces: &[&str]) {
+        self.begin_with(bytes, snaplen, LinkType::ETHERNET, interfaces);
+    }
+
+    /// Like [`begin`](Format::begin), for packets of any link type.
+    pub(super) fn begin_with(self, bytes: &mut Vec<u8>, snaplen: u32, link: LinkType, interfaces: &[&str]) {
+        let link = u32::from(link.0);
         match self {
             Format::Pcap => {
-                for word in [0xA1B2_3C4D, 4 << 16 | 2, 0, 0, snaplen, ETHERNET] {
+                for word in [0xA1B2_3C4D, 4 << 16 | 2, 0, 0, snaplen, link] {
                     bytes.extend(word.to_le_bytes());
                 }
             }
@@ -84,7 +88,7 @@ impl Format {
                 });
                 for name in interfaces {
                     block(bytes, INTERFACE, |bytes| {
-                        words(bytes, &[ETHERNET, snaplen]);
+                        words(bytes, &[link, snaplen]);
                         if !name.is_empty() {
                             option(bytes, 2, name.as_bytes()); // if_name
                         }
@@ -107,8 +111,20 @@ impl Format {
     /// Appends the first `snaplen` bytes of a frame that passed this interface at `nanoseconds` since 1970.
     #[inline]
     pub fn append(self, bytes: &mut Vec<u8>, interface: u32, nanoseconds: u64, frame: &[u8], snaplen: usize) {
-        let kept = &frame[..frame.len().min(snaplen)];
-        let [len, original] = [kept.len() as u32, frame.len() as u32];
+        self.append_cut(bytes, interface, nanoseconds, &frame[..frame.len().min(snaplen)], frame.len());
+    }
+
+    /// Appends `kept`, the first bytes of a packet of `original_len` bytes.
+    #[inline]
+    pub(super) fn append_cut(
+        self,
+        bytes: &mut Vec<u8>,
+        interface: u32,
+        nanoseconds: u64,
+        kept: &[u8],
+        original_len: usize,
+    ) {
+        let [len, original] = [kept.len() as u32, original_len as u32];
         let nanoseconds = nanoseconds.min(self.latest());
         match self {
             Format::Pcap => {

@@ -5,6 +5,7 @@
 //!   packets `ethernet` turns into frames; [`Speed`]: the replay speed
 //! - [`Writer`]: writes both, with nanosecond timestamps; [`Format`]: the encoding of records; [`Output`]: the output
 //!   file
+//! - [`Copier`]: copies the records of a file into another file, with times, lengths and options
 //! - [`CapturePort`]: a file as a port, `pcap:FILE`; `stream`: the same for a pipe
 //! - [`Recorded`]: a recorder around a port, `recorded:PORT?to=FILE`
 //!
@@ -16,6 +17,7 @@
 #![forbid(unsafe_code)]
 #![warn(rustdoc::broken_intra_doc_links)]
 
+mod copy;
 mod ethernet;
 mod format;
 mod frames;
@@ -31,6 +33,7 @@ mod speed;
 mod stream;
 mod writer;
 
+pub use copy::{Copier, CopyCounts};
 pub use format::{Counts, Format, ParsedRecord, SNAPLEN};
 pub use frames::{FramePoll, Frames};
 pub use link::LinkType;

@@ -72,7 +72,12 @@ impl Section {
         if major != 1 || !matches!(minor, 0 | 2) {
             return Err(End::Malformed(begin, format!("a section of version {major}.{minor}")));
         }
-        source.skip(u64::from(len - AROUND - 8))?;
+        // The section's length is not used, as the blocks have lengths, too. A copy can have another length: -1 means
+        // that it is not specified.
+        let mut section_len = [0; 8];
+        source.need(&mut section_len)?;
+        source.replace_in_copy(&[0xFF; 8]);
+        source.skip(u64::from(len - AROUND - 16))?;
         self.end(source, len, begin)
     }
 

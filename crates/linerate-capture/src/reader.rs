@@ -48,6 +48,15 @@ impl Reader {
     /// # Errors
     /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be read, or is not a capture.
     pub fn open(path: &Path) -> Result<Reader> {
+        Reader::open_with(path, None)
+    }
+
+    /// Opens a file whose bytes are copied: see [`take_copied`](Reader::take_copied).
+    pub(super) fn open_copied(path: &Path) -> Result<Reader> {
+        Reader::open_with(path, Some(Vec::new()))
+    }
+
+    fn open_with(path: &Path, copied: Option<Vec<u8>>) -> Result<Reader> {
         let name = path.display().to_string();
         let cannot = |error: std::io::Error| Error::file(&name, format!("cannot read it: {error}"));
         let file = File::open(path).map_err(cannot)?;
@@ -57,7 +66,7 @@ impl Reader {
             return Err(Error::file(name, why));
         }
         let len = file.metadata().map_or(0, |file| file.len());
-        let mut reader = Reader::new(BufReader::with_capacity(64 << 10, file), &name)?;
+        let mut reader = Reader::start(Box::new(BufReader::with_capacity(64 << 10, file)), &name, copied)?;
         reader.source.len = len;
         Ok(reader)
     }
@@ -67,7 +76,11 @@ impl Reader {
     /// # Errors
     /// See [`open`](Reader::open).
     pub fn new(reader: impl Read + Send + 'static, name: &str) -> Result<Reader> {
-        let mut source = Source { reader: Box::new(reader), name: name.to_string(), offset: 0, begin: 0, len: 0 };
+        Reader::start(Box::new(reader), name, None)
+    }
+
+    fn start(reader: Box<dyn Read + Send>, name: &str, copied: Option<Vec<u8>>) -> Result<Reader> {
+        let mut source = Source { reader, name: name.to_string(), offset: 0, begin: 0, len: 0, copied, copied_from: 0 };
         let mut magic = [0; 4];
         let format = match source.need(&mut magic) {
             Ok(()) => Format::begin(&mut source, magic),
@@ -117,6 +130,22 @@ impl Reader {
             Err(End::Malformed(at, why)) => Err(self.source.error(format!("malformed at byte {at}: {why}"))),
             Err(End::Failed(error)) => Err(self.source.error(format!("cannot read it: {error}"))),
         }
+    }
+
+    /// Returns whether it is a pcapng file.
+    pub(super) fn is_pcapng(&self) -> bool {
+        matches!(self.format, Format::Pcapng(_))
+    }
+
+    /// Swaps `bytes` for the bytes that were read since the last call: blocks without packets, then the last packet's
+    /// record. Returns the record's position in them.
+    pub(super) fn take_copied(&mut self, bytes: &mut Vec<u8>) -> usize {
+        bytes.clear();
+        if let Some(copied) = &mut self.source.copied {
+            std::mem::swap(copied, bytes);
+        }
+        let from = std::mem::replace(&mut self.source.copied_from, self.source.offset);
+        self.source.begin.saturating_sub(from) as usize
     }
 
     /// Returns an error about the file.

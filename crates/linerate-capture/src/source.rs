@@ -62,7 +62,13 @@ pub(super) struct Source {
     pub begin: u64,
     /// The file's length when it was opened; 0 if unknown.
     pub len: u64,
+    /// The bytes that were read since they were last taken, if they are copied, and their offset.
+    pub copied: Option<Vec<u8>>,
+    pub copied_from: u64,
 }
+
+/// The longest block that is copied, other than packets.
+const LONGEST_COPIED: u64 = 16 << 20;
 
 impl Source {
     /// Begins a record, and returns its offset.
@@ -83,7 +89,18 @@ impl Source {
                 Err(error) => return Err(End::Failed(error)),
             }
         }
+        if let Some(copied) = &mut self.copied {
+            copied.extend_from_slice(bytes);
+        }
         Ok(true)
+    }
+
+    /// Replaces the last bytes in the copy.
+    pub fn replace_in_copy(&mut self, bytes: &[u8]) {
+        if let Some(copied) = &mut self.copied {
+            let at = copied.len() - bytes.len();
+            copied[at..].copy_from_slice(bytes);
+        }
     }
 
     /// Reads `bytes.len()` bytes, which must exist.
@@ -93,6 +110,12 @@ impl Source {
 
     /// Skips `count` bytes.
     pub fn skip(&mut self, mut count: u64) -> std::result::Result<(), End> {
+        if self.copied.is_some() && count > LONGEST_COPIED {
+            return Err(End::Malformed(
+                self.begin,
+                format!("a block of {count} bytes, which is too long to be copied"),
+            ));
+        }
         let mut bytes = [0; 4096];
         while count > 0 {
             let now = count.min(bytes.len() as u64);

@@ -18,6 +18,7 @@ pub const EXAMPLES: [(&str, &[&str]); 21] = [
         &[
             "linerate filter xdp:eth0 xdp:eth1 --drop tcp:23",
             "linerate filter 'sim:0?rate=1M' --only udp --seconds 2  # count matching packets",
+            "linerate filter pcap:in.pcap 'pcap:dns.pcap?write' --only udp:53  # keeps times, lengths and comments",
         ],
     ),
     (

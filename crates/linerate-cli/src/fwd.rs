@@ -1,5 +1,6 @@
 //! `linerate fwd`: forwards packets between two ports; `linerate filter`: forwards some of them.
 
+mod files;
 mod output;
 
 use std::process::ExitCode;
@@ -12,6 +13,7 @@ use linerate::port::RxQueue;
 use linerate::traffic::{Report, touch};
 use linerate::{Batch, Error};
 
+use self::files::Files;
 use self::output::{Output, Pending};
 use crate::grammar::usage;
 use crate::limits::Quota;
@@ -205,6 +207,12 @@ pub fn run(
 ) -> Result<ExitCode, Error> {
     let names: Vec<&str> = [a, b].into_iter().chain(rest).collect();
     rules.check();
+    if let Some(files) = Files::of([a, b], profile, options).filter(|_| rest.is_none()) {
+        return files.run(mode, count, rules, options);
+    }
+    // A recording has the times at which packets arrived, if the other port knows them.
+    let is_recorded = names.iter().any(|name| linerate::parse(name).is_ok_and(|name| name.is_capture_to_write()));
+    let options = &RunOptions { timestamps: is_recorded, ..options.clone() };
     let mut run = Run::open(mode, &names, count, options)?;
     let filtered = start(&mut run, profile, rules, options)?;
     let (testers, held) = ([is_tester(a), is_tester(b)], run.threads.held.clone());

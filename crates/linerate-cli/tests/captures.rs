@@ -12,7 +12,7 @@ use serde_json::Value;
 const FRAMES: usize = 20;
 const LEN: usize = 88;
 
-/// Replays a file into another one. Returns the frames, the file's part of the summary, and the errors.
+/// Replays a file into a file. Returns the frames, the file's part of the summary, and the errors.
 #[track_caller]
 fn replayed(code: i32, folder: &Folder, file: &str, options: &[&str]) -> (Vec<Vec<u8>>, Value, String) {
     let (file, out) = (folder.path(file), folder.path("out.pcap"));

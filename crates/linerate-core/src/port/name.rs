@@ -154,6 +154,11 @@ impl PortName {
         why
     }
 
+    /// Returns whether the port wraps another port.
+    pub fn is_wrapper(&self) -> bool {
+        self.inner.is_some()
+    }
+
     /// Returns the name and the names of the inner ports, outermost first.
     fn within(&self) -> impl Iterator<Item = &PortName> {
         std::iter::successors(Some(self), |name| name.inner.as_deref())
