@@ -5,6 +5,7 @@ use std::path::Path;
 use linerate_core::error::{Error, Result};
 
 use super::ethernet::to_ethernet;
+use super::writer::refuse_compressed;
 use super::{Format, LinkType, Output, Reader, Record, SNAPLEN};
 
 /// Bytes that are buffered before they are written.
@@ -71,6 +72,7 @@ impl Copier {
         let (reader, format) = (Reader::open_copied(input)?, Format::of(output));
         let is_same = reader.is_pcapng() == (format == Format::Pcapng);
         let anew = (adds_headers || !is_same).then_some(Anew { format, adds_headers, link: None, time: 0 });
+        refuse_compressed(output)?;
         let output = Output::create(output)?;
         let [buffer, copied, packet, frame] = [const { Vec::new() }; 4];
         Ok(Copier { reader, output, anew, buffer, copied, packet, frame, counts: CopyCounts::default(), flushed: 0 })

@@ -1,6 +1,7 @@
 //! Capture files: reads packets that other programs recorded, and writes recordings that they can read.
 //!
-//! - [`Reader`]: reads the packets of pcap and pcapng, which `pcap` and `pcapng` parse; `source`: the file's bytes
+//! - [`Reader`]: reads the packets of pcap and pcapng, which `pcap` and `pcapng` parse; `source`: the file's bytes, also
+//!   of compressed files (`compression`)
 //! - [`Frames`]: the Ethernet frames of a file or a pipe, as a port delivers them; [`LinkType`]: other link types, whose
 //!   packets `ethernet` turns into frames; [`Speed`]: the replay speed
 //! - [`Writer`]: writes both, with nanosecond timestamps; [`Format`]: the encoding of records; [`Output`]: the output
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 #![warn(rustdoc::broken_intra_doc_links)]
 
+mod compression;
 mod copy;
 mod ethernet;
 mod format;

@@ -67,7 +67,9 @@ impl Reader {
         }
         let len = file.metadata().map_or(0, |file| file.len());
         let mut reader = Reader::start(Box::new(BufReader::with_capacity(64 << 10, file)), &name, copied)?;
-        reader.source.len = len;
+        if reader.source.compression.is_none() {
+            reader.source.len = len;
+        }
         Ok(reader)
     }
 
@@ -80,12 +82,11 @@ impl Reader {
     }
 
     fn start(reader: Box<dyn Read + Send>, name: &str, copied: Option<Vec<u8>>) -> Result<Reader> {
-        let mut source = Source { reader, name: name.to_string(), offset: 0, begin: 0, len: 0, copied, copied_from: 0 };
+        let (name, compression) = (name.to_string(), None);
+        let mut source = Source { reader, name, offset: 0, begin: 0, len: 0, copied, copied_from: 0, compression };
         let mut magic = [0; 4];
-        let format = match source.need(&mut magic) {
-            Ok(()) => Format::begin(&mut source, magic),
-            Err(end) => Err(end),
-        };
+        let begun = source.need(&mut magic).and_then(|()| source.unpack(&mut magic));
+        let format = begun.and_then(|()| Format::begin(&mut source, magic));
         match format {
             Ok(format) => Ok(Reader { source, format, packets: 0, is_cut: false, is_over: false }),
             Err(End::Cut) => Err(source.error("it is too short for a capture file".to_string())),
@@ -127,8 +128,13 @@ impl Reader {
                 self.is_cut = true;
                 Ok(None)
             }
-            Err(End::Malformed(at, why)) => Err(self.source.error(format!("malformed at byte {at}: {why}"))),
-            Err(End::Failed(error)) => Err(self.source.error(format!("cannot read it: {error}"))),
+            Err(End::Malformed(at, why)) => {
+                Err(self.source.error(format!("malformed at {}: {why}", self.source.position(at))))
+            }
+            Err(End::Failed(error)) => {
+                let position = self.source.position(self.source.begin);
+                Err(self.source.error(format!("cannot read it after frame {}, at {position}: {error}", self.packets)))
+            }
         }
     }
 
@@ -169,10 +175,11 @@ impl Reader {
         let (begin, name) = (self.source.begin, &self.source.name);
         // A pipe cannot be read again.
         let mend = match std::fs::metadata(name).is_ok_and(|file| file.is_file()) {
-            true => format!("; to keep the complete frames: head -c {begin} '{name}' >NEW.pcap"),
+            true => format!("; to keep the complete frames: {} >NEW.pcap", self.source.head(begin)),
             false => String::new(),
         };
-        Err(self.source.error(format!("it is cut after frame {}, in the record at byte {begin}{mend}", self.packets)))
+        let position = self.source.position(begin);
+        Err(self.source.error(format!("it is cut after frame {}, in the record at {position}{mend}", self.packets)))
     }
 }
 
@@ -184,16 +191,9 @@ impl Format {
         }
         match Pcap::begin(source, magic)? {
             Some(pcap) => Ok(Format::Pcap(pcap)),
-            _ if magic.starts_with(&[0x1F, 0x8B]) => Err(compressed("gzip", &source.name)),
-            _ if magic == [0x28, 0xB5, 0x2F, 0xFD] => Err(compressed("zstd", &source.name)),
             None => Err(End::Malformed(0, "it is neither pcap nor pcapng".to_string())),
         }
     }
-}
-
-/// Returns the error for a compressed file. Its name may lack the extension that the program requires.
-fn compressed(program: &str, name: &str) -> End {
-    End::Malformed(0, format!("it is compressed with {program}; unpack it first: {program} -dc <'{name}' >NEW.pcap"))
 }
 
 #[cfg(test)]
@@ -265,8 +265,9 @@ mod tests {
             (pcap(0xA1B2_C3D4, false, &[good, (60, 60, &FRAME[..59])]), 1, "cut"),
             (pcap(0xA1B2_C3D4, false, &[good])[..30].to_vec(), 0, "cut after frame 0, in the record at byte 24"),
             (pcap(0xA1B2_C3D4, false, &[])[..20].to_vec(), 0, "too short"),
-            (b"\x1F\x8B\x08\x00".to_vec(), 0, "compressed with gzip; unpack it first: gzip -dc <'test.pcap' >NEW.pcap"),
-            (b"\x28\xB5\x2F\xFD".to_vec(), 0, "compressed with zstd; unpack it first: zstd -dc <'test.pcap' >NEW.pcap"),
+            (b"\x1F\x8B\x08\x00".to_vec(), 0, "too short"),
+            (b"\x28\xB5\x2F\xFD".to_vec(), 0, "too short"),
+            (b"\x04\x22\x4D\x18".to_vec(), 0, "too short"),
             (b"nonsense".to_vec(), 0, "neither pcap nor pcapng"),
             (Vec::new(), 0, "too short"),
         ] {

@@ -1,10 +1,11 @@
 //! The bytes of a capture file, and its records.
 
-use std::io::Read;
+use std::io::{BufReader, Cursor, ErrorKind, Read};
 
 use linerate_core::error::Error;
 
 use super::LinkType;
+use super::compression::Compression;
 
 /// A packet's record in a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,12 +66,30 @@ pub(super) struct Source {
     /// The bytes that were read since they were last taken, if they are copied, and their offset.
     pub copied: Option<Vec<u8>>,
     pub copied_from: u64,
+    /// The bytes are unpacked from a compressed file; offsets and lengths refer to the unpacked bytes.
+    pub compression: Option<Compression>,
 }
 
 /// The longest block that is copied, other than packets.
 const LONGEST_COPIED: u64 = 16 << 20;
 
 impl Source {
+    /// If the file is compressed, as its first bytes `magic` show, continues with its contents, and reads their first
+    /// bytes.
+    pub fn unpack(&mut self, magic: &mut [u8; 4]) -> std::result::Result<(), End> {
+        let Some(compression) = Compression::of(*magic) else { return Ok(()) };
+        let packed = std::mem::replace(&mut self.reader, Box::new(std::io::empty()));
+        let Some(unpacked) = compression.unpacked(Cursor::new(*magic).chain(packed)).map_err(End::Failed)? else {
+            let (program, name) = (compression.program(), &self.name);
+            let why = format!("it is compressed with {program}; unpack it first: {program} -dc <'{name}' >NEW.pcap");
+            return Err(End::Malformed(0, why));
+        };
+        self.reader = Box::new(BufReader::new(unpacked));
+        (self.compression, self.offset) = (Some(compression), 0);
+        self.copied.iter_mut().for_each(Vec::clear);
+        self.need(magic)
+    }
+
     /// Begins a record, and returns its offset.
     pub fn begin_record(&mut self) -> u64 {
         self.begin = self.offset;
@@ -85,7 +104,9 @@ impl Source {
                 Ok(0) if read == 0 => return Ok(false),
                 Ok(0) => return Err(End::Cut),
                 Ok(count) => (read, self.offset) = (read + count, self.offset + count as u64),
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // Of a compressed file.
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Err(End::Cut),
                 Err(error) => return Err(End::Failed(error)),
             }
         }
@@ -132,6 +153,21 @@ impl Source {
         }
         bytes.resize(len, 0);
         self.need(bytes)
+    }
+
+    /// Returns the offset as text.
+    pub fn position(&self, offset: u64) -> String {
+        let of = if self.compression.is_some() { " of the unpacked file" } else { "" };
+        format!("byte {offset}{of}")
+    }
+
+    /// Returns the command that prints the first `count` bytes of the capture.
+    pub fn head(&self, count: u64) -> String {
+        let name = &self.name;
+        match self.compression {
+            Some(compression) => format!("{} -dc <'{name}' | head -c {count}", compression.program()),
+            None => format!("head -c {count} '{name}'"),
+        }
     }
 
     pub fn error(&self, why: String) -> Error {

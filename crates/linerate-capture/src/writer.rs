@@ -31,10 +31,7 @@ impl Writer {
     /// # Errors
     /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be written, or is being written or read.
     pub fn create(path: &Path) -> Result<Writer> {
-        if path.extension().is_some_and(|ending| ending == "zst") {
-            let why = "a port's recording is not compressed: leave out .zst, or use linerate capture".to_string();
-            return Err(Error::file(path.display().to_string(), why));
-        }
+        refuse_compressed(path)?;
         Ok(Writer {
             output: Output::create(path)?,
             format: Format::of(path),
@@ -110,6 +107,17 @@ impl Writer {
     /// Returns the number of accepted frames that were not written because of an error, and their bytes.
     pub(super) fn unwritten(&self) -> (usize, usize) {
         self.unwritten
+    }
+}
+
+/// Refuses a name for a compressed file.
+pub(super) fn refuse_compressed(path: &Path) -> Result<()> {
+    match path.extension().and_then(|ending| ending.to_str()) {
+        Some(ending @ ("zst" | "gz" | "lz4")) => {
+            let why = format!("a port's recording is not compressed: leave out .{ending}, or use linerate capture");
+            Err(Error::file(path.display().to_string(), why))
+        }
+        _ => Ok(()),
     }
 }
 

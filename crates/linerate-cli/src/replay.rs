@@ -83,8 +83,8 @@ pub struct ReplayOptions {
     /// Stop after exactly this many frames; accepts k, M or G
     #[arg(long, value_parser = packets)]
     count: Option<u64>,
-    /// Read captures into memory before the start if they have at most this many bytes; accepts k, M or G; a thread
-    /// reads larger ones ahead
+    /// Read captures into memory before the start if they have at most this many bytes, unpacked; accepts k, M or G; a
+    /// thread reads larger ones ahead
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = bytes)]
     memory: u64,
 }

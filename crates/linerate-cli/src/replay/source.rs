@@ -84,9 +84,9 @@ impl Source {
     /// Opens the files. They are read into memory now if they have at most `memory` bytes, otherwise a thread reads
     /// them ahead.
     pub fn open(paths: &[PathBuf], adds_headers: bool, passes: u64, memory: u64) -> Result<Source, Error> {
-        let merge = Merge::open(paths, adds_headers)?;
         let has_pipe = paths.iter().any(|path| Frames::may_wait(path));
-        let bytes: u64 = paths.iter().map(|path| path.metadata().map_or(u64::MAX, |file| file.len())).sum();
+        let len = |path: &PathBuf| path.metadata().map_or(u64::MAX, |file| file.len());
+        let bytes = paths.iter().map(len).fold(0, u64::saturating_add);
         let mut source = Source {
             chunks: Vec::new(),
             at: (0, 0, 0),
@@ -98,14 +98,15 @@ impl Source {
             reading: Arc::default(),
             lens: None,
         };
-        match !has_pipe && bytes <= memory {
-            true => source.read_all(merge)?,
-            false => source.read_ahead(merge, paths.to_vec(), adds_headers)?,
+        let fits = !has_pipe && bytes <= memory;
+        if !fits || !source.read_all(Merge::open(paths, adds_headers)?, memory)? {
+            source.read_ahead(Merge::open(paths, adds_headers)?, paths.to_vec(), adds_headers)?;
         }
         Ok(source)
     }
 
-    fn read_all(&mut self, mut merge: Merge) -> Result<(), Error> {
+    /// Reads all frames. Returns false if they have more than `memory` bytes, which a compressed file does not show.
+    fn read_all(&mut self, mut merge: Merge, memory: u64) -> Result<bool, Error> {
         let (mut longest, mut total) = (0, 0);
         let mut step = Step::Frame;
         while step == Step::Frame && !interrupts().should_end() {
@@ -116,6 +117,10 @@ impl Source {
                 longest = longest.max(chunk.bytes.len() - before);
             }
             total += chunk.bytes.len();
+            if total as u64 > memory {
+                self.chunks.clear();
+                return Ok(false);
+            }
             self.chunks.push(chunk);
         }
         self.period = merge.period();
@@ -132,7 +137,7 @@ impl Source {
         }
         self.lens = Some((longest, total / merge.count() as usize));
         self._open = Some(merge);
-        Ok(())
+        Ok(true)
     }
 
     fn read_ahead(&mut self, merge: Merge, paths: Vec<PathBuf>, adds_headers: bool) -> Result<(), Error> {
