@@ -247,3 +247,34 @@ fn addresses(mut ethertype: u16, mut payload: &[u8]) -> [Mac; 2] {
 fn half(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().copied().map(u16::from_be_bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    proptest::proptest! {
+        #![proptest_config(proptest::test_runner::Config { cases: 20_000, failure_persistence: None, ..Default::default() })]
+
+        /// Any bytes become an Ethernet frame with the end of the packet, or stay as they are.
+        #[test]
+        fn any_packet_is_turned_into_a_frame_or_left(
+            link in proptest::sample::select(vec![0u16, 9, 12, 50, 51, 101, 105, 108, 113, 127, 166, 204, 228, 229, 276]),
+            begin in proptest::sample::select(vec![&b""[..], &[0xFF, 3, 0, 0x21], &[2, 0, 0, 0, 0x45], &[8], &[0, 0, 8, 0]]),
+            rest in proptest::collection::vec(0..=255u8, 0..80),
+            cut in 0..2000usize,
+        ) {
+            let before = [begin, &rest].concat();
+            let (mut packet, mut original_len) = (before.clone(), before.len() + cut);
+            match to_ethernet(LinkType(link), &mut packet, &mut original_len) {
+                None => proptest::prop_assert_eq!((&packet, original_len), (&before, before.len() + cut)),
+                Some(()) => {
+                    proptest::prop_assert!(packet.len() >= 14 && packet.len() <= original_len);
+                    // A frame check sequence may be removed.
+                    let payload = &packet[14..];
+                    let is_end = |end: &[u8]| end.ends_with(payload);
+                    proptest::prop_assert!(is_end(&before) || is_end(&before[..before.len().saturating_sub(4)]) || cut < 4);
+                }
+            }
+        }
+    }
+}

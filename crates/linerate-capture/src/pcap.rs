@@ -66,20 +66,18 @@ impl Pcap {
             return Ok(None);
         }
         let field = |at: usize| word(self.is_swapped, &words, at);
-        if MAGIC.contains(&field(0)) && [field(4), field(8)] == [self.version, 0] {
-            return Err(End::Malformed(
-                begin,
-                "the header of another capture follows: two files were joined".to_string(),
-            ));
+        let (seconds, fraction, mut included, mut original) = (field(0), field(4), field(8), field(12));
+        if MAGIC.contains(&seconds) && [fraction, included] == [self.version, 0] {
+            let why = "the header of another capture follows: two files were joined".to_string();
+            return Err(End::Malformed(begin, why));
         }
-        let (mut included, mut original) = (field(8), field(12));
         // Programs before version 2.3 wrote the lengths in the other order, and those of 2.3 in either (libpcap's
         // sf-pcap.c).
         if self.minor < 3 || self.minor == 3 && included > original {
             std::mem::swap(&mut included, &mut original);
         }
         source.packet(included as usize, begin, bytes)?;
-        let nanoseconds = u64::from(field(0)) * SECOND + u64::from(field(4)) * self.unit;
+        let nanoseconds = u64::from(seconds) * SECOND + u64::from(fraction) * self.unit;
         Ok(Some(Record::new(Some(nanoseconds), self.link, original as usize, self.fcs, bytes)))
     }
 }

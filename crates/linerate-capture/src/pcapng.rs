@@ -146,7 +146,11 @@ impl Section {
             Interface { link, snap_len: word(self.is_swapped, &body, 4), resolution: 6, offset: 0, fcs: 0 };
         let bad =
             |what: &str, value: &[u8]| Err(End::Malformed(begin, format!("an interface with {what} of {value:02x?}")));
+        let mut seen = [false; IF_TSOFFSET + 1];
         for (code, value) in self.options(&body[8..], begin)? {
+            if matches!(code, IF_TSRESOL | IF_FCSLEN | IF_TSOFFSET) && std::mem::replace(&mut seen[code], true) {
+                return bad(&format!("two options {code}, the second"), value);
+            }
             match (code, value) {
                 (IF_TSRESOL, &[resolution]) => interface.resolution = resolution,
                 (IF_TSOFFSET, value) if value.len() == 8 => {

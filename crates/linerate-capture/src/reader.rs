@@ -138,6 +138,12 @@ impl Reader {
         }
     }
 
+    /// Returns whether the file is compressed.
+    #[cfg(fuzzing)]
+    pub(super) fn is_compressed(&self) -> bool {
+        self.source.compression.is_some()
+    }
+
     /// Returns whether it is a pcapng file.
     pub(super) fn is_pcapng(&self) -> bool {
         matches!(self.format, Format::Pcapng(_))
@@ -200,6 +206,21 @@ impl Format {
 mod tests {
     use super::super::SECOND;
     use super::*;
+
+    /// Records of versions before 2.3 have their lengths in the other order, records of 2.3 in either.
+    #[test]
+    fn lengths_of_old_versions_are_in_their_order() {
+        for (minor, records) in
+            [(2, [(1514, 60), (60, 60)]), (3, [(1514, 60), (60, 1514)]), (4, [(60, 1514), (60, 60)])]
+        {
+            let mut file =
+                pcap(0xA1B2_C3D4, false, &records.map(|(included, original)| (included, original, &FRAME[..])));
+            file[6] = minor;
+            let (all, said) = read(file);
+            let lens: Vec<_> = all.iter().map(|&(len, original, _)| (len, original)).collect();
+            assert_eq!(lens, records.map(|(a, b): (u32, u32)| (60, a.max(b) as usize)), "{said}");
+        }
+    }
 
     /// Builds a pcap file in either byte order.
     fn pcap(magic: u32, is_big: bool, records: &[(u32, u32, &[u8])]) -> Vec<u8> {
@@ -387,6 +408,10 @@ mod tests {
             let words: Vec<u8> = [0, 0, 0, 60 + bytes, 64].iter().flat_map(|&word| file.word(word)).collect();
             file.add(6, &[&words[..], &FRAME].concat()).0.clone()
         };
+        let with_options = |options: &[u8]| {
+            let words = [0, 0, 0, 60, 60].map(u32::to_le_bytes);
+            begun().add(6, &[words.as_flattened(), &FRAME, options].concat()).0.clone()
+        };
         let described = |bytes: usize| begun().add(1, &[&[1, 0, 0, 0][..], &vec![0; bytes - 4]].concat()).0.clone();
         assert_eq!(read(described(1 << 20)).1, "end");
         let bad = [
@@ -401,6 +426,14 @@ mod tests {
             (begun().add(6, &[[0; 12], [0xFF; 12]].concat()).0.clone(), "longer than its block"),
             (begun().add(1, &[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 5, 0, 1, 2, 3, 4]).0.clone(), "longer than its block"),
             (begun().interface(1, 0, &[(9, &[20])]).0.clone(), "resolution 0x14"),
+            (begun().interface(1, 0, &[(9, &[9, 0])]).0.clone(), "if_tsresol of [09, 00]"),
+            (begun().interface(1, 0, &[(9, &[])]).0.clone(), "if_tsresol of []"),
+            (begun().interface(1, 0, &[(9, &[9]), (9, &[6])]).0.clone(), "two options 9"),
+            (begun().interface(1, 0, &[(14, &[1, 0, 0, 0])]).0.clone(), "if_tsoffset of"),
+            (begun().interface(1, 0, &[(13, &[8])]).0.clone(), "if_fcslen of [08]"),
+            (with_options(&[2, 0, 2, 0, 0, 0, 0, 0]), "epb_flags of [00, 00]"),
+            (with_options(&[2, 0, 4, 0, 0x60, 0, 0, 0]), "a frame check sequence of 3 bytes"),
+            (with_options(&[1, 0, 9, 0, 0, 0, 0, 0]), "an option that is longer than its block"),
             (begun().interface(1, 0, &[(9, &[0xC0])]).0.clone(), "resolution 0xc0"),
             (
                 begun()
@@ -424,6 +457,29 @@ mod tests {
         file.0[len - 4] += 4;
         assert_eq!(read(file.0.clone()).0.len(), 1);
         assert!(read(file.0).1.contains("differ"));
+    }
+
+    /// Frame check sequences have the length that `if_fcslen` gives, in bits or bytes, or `epb_flags`. Bytes of a simple
+    /// packet beyond its length are surplus.
+    #[test]
+    fn lengths_of_pcapng_are_kept_apart() {
+        for (fcs, left) in [(0, 60), (2, 58), (4, 56), (16, 58), (32, 56)] {
+            let mut file = Blocks(Vec::new(), false);
+            file.section(false).interface(1, 0, &[(13, &[fcs])]).packet(0, 0, 60, &FRAME).packet(0, 0, 1514, &FRAME);
+            assert_eq!(read(file.0).0, [(left, left, 0), (60, 1454 + left, 0)]);
+        }
+        let mut file = Blocks(Vec::new(), false);
+        file.section(false).interface(1, 40, &[]).packet(0, 0, 50, &FRAME);
+        let original = file.word(57);
+        file.add(3, &[&original[..], &FRAME[..57]].concat()).add(3, &[&original[..], &FRAME[..33]].concat());
+        let mut reader = Reader::new(std::io::Cursor::new(file.0), "memory").unwrap();
+        let mut bytes = Vec::new();
+        for (len, original_len, surplus) in [(50, 50, 10), (40, 57, 20)] {
+            let record = reader.next(&mut bytes).unwrap().unwrap();
+            assert_eq!((bytes.len(), record.original_len, record.surplus), (len, original_len, surplus));
+        }
+        let said = reader.next(&mut bytes).unwrap_err().to_string();
+        assert!(said.contains("a packet of 40 bytes, longer than its block"), "{said}");
     }
 
     /// A file that is truncated at a record's end while it is read counts as cut.

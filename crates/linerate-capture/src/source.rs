@@ -176,6 +176,7 @@ impl Source {
 }
 
 /// Reads 32 bits in the file's byte order.
+#[inline]
 pub(super) fn word(is_swapped: bool, bytes: &[u8], at: usize) -> u32 {
     let word = bytes[at..].first_chunk().copied().map_or(0, u32::from_ne_bytes);
     if is_swapped { word.swap_bytes() } else { word }
