@@ -58,6 +58,8 @@ pub struct CopyCounts {
     pub read: [u64; 2],
     /// Packets that were written, and their bytes.
     pub written: [u64; 2],
+    /// Packets that `keep` did not accept.
+    pub rejected: u64,
     /// Packets that were left out because they cannot get an Ethernet header.
     pub not_ethernet: u64,
 }
@@ -105,6 +107,7 @@ impl Copier {
         let mut original_len = record.original_len;
         let is_ethernet = to_ethernet(record.link, &mut self.frame, &mut original_len).is_some();
         if !keep(if is_ethernet { &self.frame } else { &[] }) {
+            self.counts.rejected += 1;
             return Ok(Some(false));
         }
         match &mut self.anew {

@@ -35,7 +35,7 @@ pub use self::measured::{Measured, Outcome, Sums};
 pub use self::mode::Mode;
 pub use self::observer::{Moment, Observer};
 use self::observer::{display, observers};
-pub use self::ports::{Ports, interface, xdp_queues};
+pub use self::ports::{Ports, check_standard_output, interface, xdp_queues};
 pub use self::threads::IDLE_SLEEP;
 use self::threads::{Threads, note_turns};
 use crate::line_rate::is_up;

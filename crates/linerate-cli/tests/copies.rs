@@ -188,7 +188,7 @@ fn times_and_lengths_cross_formats() {
     }
     let (found, said) = copied(1, "fwd", &folder.path("ng_mixlink.pcapng"), &pcap, &[]);
     assert!(said.contains("several link types, ETHERNET (link type 1) and LINUX_SLL (link type 113)"), "{said}");
-    assert_eq!((&found["packets"], frames(&pcap).len()), (&json!(1), 1));
+    assert_eq!((&found["packets"], &found["filtered"], frames(&pcap).len()), (&json!(1), &json!(0), 1));
     let from = format!("{}?ethernet=on", folder.path("ng_mixlink.pcapng"));
     copied(0, "fwd", &from, &pcap, &["--count", "3"]);
     assert_eq!(fields(&pcap, "").replace("88\t88", "").lines().count(), 3);
@@ -231,6 +231,13 @@ fn damage_counts_and_files_in_use_are_reported() {
     assert!(refused(&std).contains("it is being read; choose another file"));
     assert!(refused("/dev/full").contains("No space left on device"));
     assert!(std::fs::read(&std).unwrap() == before);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec \"$0\" fwd \"$1\" \"$2\" >\"$3\"", env!("CARGO_BIN_EXE_linerate")]);
+    shell.args([&format!("pcap:{std}"), &format!("pcap:{pcapng}?write"), &pcapng]);
+    assert!(text(&expect(2, &mut shell).stderr).contains("the statistics are printed there"));
+    let output =
+        expect(2, &mut linerate(&["fwd", &format!("pcap:{std}"), &format!("pcap:{pcap}?write"), "--queues", "2"]));
+    assert!(text(&output.stderr).contains("queues"), "{}", text(&output.stderr));
     // A file that is no capture leaves the output as it is.
     let output = expect(
         1,

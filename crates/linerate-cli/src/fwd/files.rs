@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 use super::Rules;
 use crate::error::with_hint;
-use crate::moved::ThreadCounters;
+use crate::moved::{MovedPackets, ThreadCounters};
 use crate::notes::unread;
 use crate::options::RunOptions;
 use crate::profile::cycles;
-use crate::run::{Measured, Mode, Outcome};
+use crate::run::{Measured, Mode, Outcome, check_standard_output};
 use crate::shortfall::Shortfall;
 use crate::show::{Show, Shown};
 use crate::signals::interrupts;
@@ -35,11 +35,13 @@ impl Files {
     /// Returns the files, if both ports are such files, and no option needs ports.
     pub fn of(names: [&str; 2], profile: bool, options: &RunOptions) -> Option<Files> {
         let names = [linerate::parse(names[0]).ok()?, linerate::parse(names[1]).ok()?];
-        let needs_ports = profile || options.metrics.is_some() || options.steering.control.is_some();
+        let is_steered = options.metrics.is_some() || options.steering.control.is_some();
+        let needs_ports = profile || is_steered || options.queues > 1;
         let is_plain = |name: &PortName| {
             !name.is_wrapper() && ["loop", "speed", "cluster"].iter().all(|option| name.option(option).is_none())
         };
         let is_pair = names[0].is_capture_to_read() && names[1].is_capture_to_write() && names.iter().all(is_plain);
+        let is_pair = is_pair && names[1].option("ethernet").is_none();
         let paths = [names[0].path()?.to_path_buf(), names[1].path()?.to_path_buf()];
         let adds_headers = names[0].option("ethernet") == Some("on");
         (is_pair && !needs_ports && !Frames::may_wait(&paths[0])).then_some(Files { names, paths, adds_headers })
@@ -53,6 +55,7 @@ impl Files {
         rules: &Rules,
         options: &RunOptions,
     ) -> Result<ExitCode, Error> {
+        check_standard_output(&self.names);
         let [from, to] = &self.paths;
         let mut copier = Copier::open(from, to, self.adds_headers)?;
         let (work, begin) = (ThreadCounters::default(), Instant::now());
@@ -63,39 +66,40 @@ impl Files {
             read = copy_batch(&mut copier, count, rules);
             work.add((copier.counts().written[0] - before) as usize, start, cycles());
         }
+        let seconds = begin.elapsed().as_secs_f64();
+        let mut measured = self.measured(copier, read.err(), seconds, work.moved());
+        if let Some(asked) = count.filter(|count| *count > measured.moved.packets) {
+            let (moved, bound) = (measured.moved.packets, Some("the capture's end".to_string()));
+            measured.shortfalls.push(Shortfall::Count { asked, moved, bound });
+        }
+        Show::new(options.json, Shown::Summary, None).summary(&measured.summary(mode.name(), Value::Null), "");
+        measured.shortfalls.iter().for_each(|shortfall| shortfall.print(options.strict));
+        let is_good = measured.is_good() && (!options.strict || measured.shortfalls.is_empty());
+        Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Ends the copy, and prints notes on failures and on what was left out.
+    fn measured(&self, copier: Copier, failure: Option<Error>, seconds: f64, moved: MovedPackets) -> Measured {
         if copier.drops_options() {
             note(
                 "note: interfaces, comments and options are not written: that needs pcapng at both ends, and no ethernet=on",
             );
         }
         let counts = copier.counts();
-        let finished = copier.finish();
+        let failures = [failure, copier.finish().err()];
         let skipped = CaptureCounts { not_ethernet: counts.not_ethernet, ..CaptureCounts::default() };
         unread(&skipped).iter().for_each(|line| note(&format!("note: {}: {line}", self.names[0])));
-        let failures = [read.err(), finished.err()];
         failures.iter().flatten().for_each(|error| note(&format!("error: {}", with_hint(error))));
-        let moved = work.moved();
-        let mut measured = Measured {
-            seconds: begin.elapsed().as_secs_f64(),
+        Measured {
+            seconds,
             in_time: moved,
             moved,
-            outcome: Outcome {
-                filtered: counts.read[0] - counts.written[0] - counts.not_ethernet,
-                ..Outcome::default()
-            },
+            outcome: Outcome { filtered: counts.rejected, ..Outcome::default() },
             interrupted: interrupts().is_signalled(),
             has_cut_capture: failures.iter().any(Option::is_some),
             ports: self.ports(&counts),
             ..Measured::default()
-        };
-        if let Some(asked) = count.filter(|count| *count > moved.packets) {
-            let bound = Some("the capture's end".to_string());
-            measured.shortfalls.push(Shortfall::Count { asked, moved: moved.packets, bound });
         }
-        Show::new(options.json, Shown::Summary, None).summary(&measured.summary(mode.name(), Value::Null), "");
-        measured.shortfalls.iter().for_each(|shortfall| shortfall.print(options.strict));
-        let is_good = measured.is_good() && (!options.strict || measured.shortfalls.is_empty());
-        Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
     /// Returns the ports' parts of the summary.

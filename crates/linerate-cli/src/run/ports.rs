@@ -256,7 +256,7 @@ fn differing_queues(devices: &[Port]) -> Option<String> {
 }
 
 /// Refuses to write a capture to standard output, where the statistics are printed.
-fn check_standard_output(names: &[PortName]) {
+pub fn check_standard_output(names: &[PortName]) {
     let file = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino(), file.is_file()));
     let output = file(Path::new("/proc/self/fd/1"));
     for name in names.iter().filter(|name| name.is_capture_to_write()) {
