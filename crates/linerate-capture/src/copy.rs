@@ -4,7 +4,7 @@ use std::path::Path;
 
 use linerate_core::error::{Error, Result};
 
-use super::ethernet::to_ethernet;
+use super::link_header::to_ethernet;
 use super::writer::refuse_compressed;
 use super::{Format, LinkType, Output, Reader, Record, SNAPLEN};
 

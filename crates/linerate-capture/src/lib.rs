@@ -2,8 +2,8 @@
 //!
 //! - [`Reader`]: reads the packets of pcap and pcapng, which `pcap` and `pcapng` parse; `source`: the file's bytes, also
 //!   of compressed files (`compression`)
-//! - [`Frames`]: the Ethernet frames of a file or a pipe, as a port delivers them; [`LinkType`]: other link types, whose
-//!   packets `ethernet` turns into frames; [`Speed`]: the replay speed
+//! - [`Frames`]: the Ethernet frames of a file or a pipe, as a port delivers them; `ethernet`: the packets that they
+//!   are; [`LinkType`]: other link types; `link_header`: their headers as Ethernet headers; [`Speed`]: the replay speed
 //! - [`Writer`]: writes both, with nanosecond timestamps; [`Format`]: the encoding of records; [`Output`]: the output
 //!   file
 //! - [`Copier`]: copies the records of a file into another file, with times, lengths and options
@@ -24,6 +24,7 @@ mod ethernet;
 mod format;
 mod frames;
 mod link;
+mod link_header;
 mod output;
 mod pcap;
 mod pcapng;
@@ -63,7 +64,7 @@ pub mod fuzzing {
         while let Ok(Some(mut record)) = reader.next(&mut bytes) {
             (total, frames) = (total + bytes.len(), frames + 1);
             assert!(reader.is_compressed() || total + 16 * frames <= data.len(), "more than the file has");
-            let _ = super::ethernet::to_ethernet(record.link, &mut bytes, &mut record.original_len);
+            let _ = super::link_header::to_ethernet(record.link, &mut bytes, &mut record.original_len);
         }
         assert!(matches!(reader.next(&mut bytes), Ok(None)), "the reader begins again");
     }

@@ -15,7 +15,7 @@ use linerate_core::port::{
     PortOption, QueueCounters, Receive, SoftwareDevice, SoftwarePort, TIMESTAMPS, Transmit, Value, Waker,
 };
 
-use super::frames::Defects;
+use super::ethernet::Defects;
 use super::{FramePoll, Frames, Speed, Writer};
 
 /// A port on a capture file.

@@ -13,7 +13,7 @@ use linerate_core::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Reader;
-use super::frames::{Defects, EthernetReader};
+use super::ethernet::{Defects, EthernetReader};
 
 /// The number of frames read ahead.
 const AHEAD: usize = 1024;
