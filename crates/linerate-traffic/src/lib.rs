@@ -1,6 +1,7 @@
 //! Traffic: frames with flows and sequence numbers ([`Generator`]), their check at the other end ([`Checker`]), frames
-//! from a text ([`Template`]), pacing ([`Pacer`]), and replies to ARP and ping ([`Host`]). This crate only handles
-//! bytes. The model's wire uses it, and the commands `gen`, `sink` and `fwd`.
+//! from a text ([`Template`]), pacing ([`Pacer`]), edits of captured frames ([`Editor`]), and replies to ARP and ping
+//! ([`Host`]). This crate only handles bytes. The model's wire uses it, and the commands `gen`, `sink`, `fwd`, `replay`
+//! and `edit`.
 //!
 //! Each frame of a generator has a stamp at the beginning of its UDP payload: a flow, a sequence number, and a check of
 //! the payload. Routers may change the headers before it. A frame of the smallest size, 64 bytes with CRC, has just
@@ -11,6 +12,7 @@
 mod changes;
 mod checker;
 mod checksum;
+mod edit;
 mod generator;
 mod host;
 mod latency;
@@ -21,6 +23,7 @@ mod template;
 
 pub use changes::{Changes, HeaderField};
 pub use checker::{Checker, Report};
+pub use edit::{AddressMap, EditCounts, EditRules, Editor, Fields, Fit, PortMap, Tag};
 pub use generator::Generator;
 pub use host::Host;
 pub use latency::Latency;

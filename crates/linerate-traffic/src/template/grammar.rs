@@ -96,7 +96,7 @@ fn short(text: &str) -> String {
 }
 
 /// Splits a text at the separators outside of parentheses.
-fn split(text: &str, separator: char) -> Result<Vec<&str>, String> {
+pub(crate) fn split(text: &str, separator: char) -> Result<Vec<&str>, String> {
     let (mut depth, mut start, mut parts) = (0usize, 0, Vec::new());
     for (at, letter) in text.char_indices() {
         match letter {
@@ -118,8 +118,8 @@ fn split(text: &str, separator: char) -> Result<Vec<&str>, String> {
     Ok(parts)
 }
 
-/// Parses `NAME` or `NAME(ARGUMENT,…)`.
-fn layer(text: &str) -> Result<Layer, String> {
+/// Splits `NAME` or `NAME(ARGUMENT,…)` into its protocol and its arguments.
+pub(crate) fn split_layer(text: &str) -> Result<(Protocol, Option<&str>), String> {
     let (name, inner) = match text.split_once('(') {
         Some((name, rest)) => {
             let inner =
@@ -128,10 +128,30 @@ fn layer(text: &str) -> Result<Layer, String> {
         }
         None => (text, None),
     };
-    let Some(protocol) = Protocol::ALL.into_iter().find(|protocol| protocol.name() == name) else {
-        let names: Vec<_> = Protocol::ALL.iter().map(|protocol| protocol.name()).collect();
-        return Err(format!("'{}' is not a layer; there are {}", short(name), names.join(", ")));
-    };
+    match Protocol::ALL.into_iter().find(|protocol| protocol.name() == name) {
+        Some(protocol) => Ok((protocol, inner)),
+        None => {
+            let names: Vec<_> = Protocol::ALL.iter().map(|protocol| protocol.name()).collect();
+            Err(format!("'{}' is not a layer; there are {}", short(name), names.join(", ")))
+        }
+    }
+}
+
+/// Finds a field of a protocol by its name.
+pub(crate) fn field_of(protocol: Protocol, name: &str) -> Result<&'static Field, String> {
+    protocol.fields().iter().find(|field| field.name == name).ok_or_else(|| {
+        let mut names: Vec<_> = protocol.fields().iter().map(|field| field.name).collect();
+        if matches!(protocol, Protocol::Ip | Protocol::Tcp) {
+            names.push("options");
+        }
+        format!("'{}' is not a field; there are {}", short(name), names.join(", "))
+    })
+}
+
+/// Parses `NAME` or `NAME(ARGUMENT,…)`.
+fn layer(text: &str) -> Result<Layer, String> {
+    let (protocol, inner) = split_layer(text)?;
+    let name = protocol.name();
     let mut layer =
         Layer { protocol, given: Vec::new(), bytes: Vec::new(), len: None, fill: None, has_checksum: false };
     match protocol {
@@ -172,13 +192,7 @@ fn read(layer: &mut Layer, argument: &str) -> Result<(), String> {
         }
         _ => {}
     }
-    let Some(field) = layer.protocol.fields().iter().find(|field| field.name == name) else {
-        let mut names: Vec<_> = layer.protocol.fields().iter().map(|field| field.name).collect();
-        if matches!(layer.protocol, Protocol::Ip | Protocol::Tcp) {
-            names.push("options");
-        }
-        return Err(format!("'{}' is not a field; there are {}", short(name), names.join(", ")));
-    };
+    let field = field_of(layer.protocol, name)?;
     if layer.has(name) {
         return Err(format!("{name} is given twice"));
     }

@@ -301,7 +301,7 @@ fn bit_of(layer: &Layer, field: &Field) -> usize {
 }
 
 /// Sets the bits of a field.
-fn set_bits(header: &mut [u8], bit: usize, bits: usize, value: u128) {
+pub(crate) fn set_bits(header: &mut [u8], bit: usize, bits: usize, value: u128) {
     for n in 0..bits {
         let at = bit + bits - 1 - n;
         let mask = 0x80 >> (at % 8);

@@ -17,10 +17,13 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use grammar::Layer;
+pub(crate) use grammar::{field_of, split, split_layer};
+pub(crate) use layout::set_bits;
 use layout::{Cell, Layout, SHORTEST, Sum, Variant};
 use linerate_core::error::Error;
-use protocol::Protocol;
+pub(crate) use protocol::{Field, Protocol};
 use source::{BLOCK, CyclicIndex, Share};
+pub(crate) use values::{Values, parse_mac};
 
 use super::checksum::{complement, folded, sum_of};
 use super::sizes::Sizes;
@@ -39,7 +42,7 @@ use super::stamp;
 /// | `mpls` | `label`, `tc`, `bottom`, `ttl` |
 /// | `arp` | `op`, `sha`, `spa`, `tha`, `tpa` |
 /// | `ip` | `tos` or `dscp` and `ecn`, `len`, `id`, `df`, `mf`, `offset`, `ttl`, `proto`, `checksum`, `src`, `dst`, `options` |
-/// | `ip6` | `tc`, `flow`, `len`, `next`, `hop`, `src`, `dst` |
+/// | `ip6` | `tc` or `dscp` and `ecn`, `flow`, `len`, `next`, `hop`, `src`, `dst` |
 /// | `udp` | `sport`, `dport`, `len`, `checksum` |
 /// | `tcp` | `sport`, `dport`, `seq`, `ack`, `flags`, `window`, `checksum`, `urgent`, `options` |
 /// | `icmp`, `icmp6` | `type`, `code`, `checksum`, `id`, `seq` |

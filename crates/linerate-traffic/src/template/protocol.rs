@@ -4,7 +4,7 @@ use super::values::Notation;
 
 /// A kind of layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Protocol {
+pub(crate) enum Protocol {
     Eth,
     Vlan,
     Qinq,
@@ -30,7 +30,7 @@ pub(super) enum Protocol {
 
 /// A field of a header: its first bit, and its size in bits.
 #[derive(Debug)]
-pub(super) struct Field {
+pub(crate) struct Field {
     pub name: &'static str,
     pub bit: usize,
     pub bits: u8,
@@ -154,8 +154,10 @@ impl Protocol {
             written("src", 96, 32, Ip4),
             written("dst", 128, 32, Ip4),
         ];
-        const IP6: [Field; 7] = [
+        const IP6: [Field; 9] = [
             field("tc", 4, 8),
+            field("dscp", 4, 6),
+            field("ecn", 10, 2),
             field("flow", 12, 20),
             field("len", 32, 16),
             field("next", 48, 8),

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// The notation of a field's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Notation {
+pub(crate) enum Notation {
     /// Decimal, or hexadecimal after `0x`.
     Number,
     /// `02:00:00:00:00:01`.
@@ -19,7 +19,7 @@ pub(super) enum Notation {
 
 /// The values of a field, one for each frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Values {
+pub(crate) enum Values {
     Constant(u128),
     /// `first`, `first + step` and so on up to `last`, then again from `first`; each value is used `times` times.
     Range {
@@ -137,7 +137,7 @@ fn number(text: &str, notation: Notation, most: u128) -> Result<u128, String> {
         Notation::Number => {
             return parse_uint(text, u64::try_from(most).unwrap_or(u64::MAX), "a number").map(u128::from);
         }
-        Notation::Mac => mac(text),
+        Notation::Mac => parse_mac(text),
         Notation::Ip4 => text.parse::<Ipv4Addr>().ok().map(|address| u32::from(address).into()),
         Notation::Ip6 => text.parse::<Ipv6Addr>().ok().map(u128::from),
         Notation::Flags => {
@@ -160,7 +160,7 @@ fn number(text: &str, notation: Notation, most: u128) -> Result<u128, String> {
 }
 
 /// Parses a MAC address of six bytes.
-fn mac(text: &str) -> Option<u128> {
+pub(crate) fn parse_mac(text: &str) -> Option<u128> {
     let bytes: Vec<u8> = text.split(':').map(byte).collect::<Option<_>>()?;
     (bytes.len() == 6).then(|| bytes.iter().fold(0, |all, byte| all << 8 | u128::from(*byte)))
 }
