@@ -7,6 +7,7 @@
 //! - [`Writer`]: writes both, with nanosecond timestamps; [`Format`]: the encoding of records; [`Output`]: the output
 //!   file
 //! - [`Copier`]: copies the records of a file into another file, with times, lengths and options
+//! - [`Rewriter`]: copies a file with its frames edited
 //! - [`CapturePort`]: a file as a port, `pcap:FILE`; `stream`: the same for a pipe
 //! - [`Recorded`]: a recorder around a port, `recorded:PORT?to=FILE`
 //!
@@ -31,6 +32,7 @@ mod pcapng;
 mod port;
 mod reader;
 mod recorded;
+mod rewrite;
 mod source;
 mod speed;
 mod stream;
@@ -44,6 +46,7 @@ pub use output::{Extent, Output};
 pub use port::{CAPTURE, CapturePort};
 pub use reader::Reader;
 pub use recorded::{RECORDED, Recorded, Recorder};
+pub use rewrite::Rewriter;
 pub use source::Record;
 pub use speed::Speed;
 pub use writer::TryWriter;

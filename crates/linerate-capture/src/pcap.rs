@@ -8,14 +8,14 @@ const MAGIC: [u32; 3] = [0xA1B2_C3D4, 0xA1B2_3C4D, 0xA1B2_CD34];
 
 /// A file's properties, from its header.
 pub(super) struct Pcap {
-    is_swapped: bool,
+    pub is_swapped: bool,
     /// The word that has the version.
     version: u32,
     minor: u32,
     /// Nanoseconds per unit of the fraction.
     unit: u64,
     /// The length of a record's header: 16, or 24 in the "modified" format.
-    header: usize,
+    pub header: usize,
     pub link: LinkType,
     /// The length of the frame check sequence at each packet's end.
     fcs: usize,
@@ -57,6 +57,11 @@ impl Pcap {
         };
         let link = LinkType((link & 0xFFFF) as u16);
         Ok(Some(Pcap { is_swapped, version, minor, unit, header, link, fcs }))
+    }
+
+    /// Returns the offsets of the captured and the original length in a record.
+    pub fn lengths_at(&self) -> [usize; 2] {
+        if self.minor < 3 { [12, 8] } else { [8, 12] }
     }
 
     /// Reads the next packet into `bytes`.

@@ -144,6 +144,14 @@ impl Reader {
         self.source.compression.is_some()
     }
 
+    /// Returns the properties of a pcap file; `None` for pcapng.
+    pub(super) fn pcap(&self) -> Option<&Pcap> {
+        match &self.format {
+            Format::Pcap(pcap) => Some(pcap),
+            Format::Pcapng(_) => None,
+        }
+    }
+
     /// Returns whether it is a pcapng file.
     pub(super) fn is_pcapng(&self) -> bool {
         matches!(self.format, Format::Pcapng(_))

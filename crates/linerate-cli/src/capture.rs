@@ -27,7 +27,8 @@ use linerate::{Batch, Error, ErrorKind, port};
 use serde_json::{Value, json};
 
 use self::expression::Expression;
-use self::files::{Ends, Files, Ring, is_standard_output};
+pub use self::files::is_standard_output;
+use self::files::{Ends, Files, Ring};
 use self::merge::Merge;
 use self::stream::{CHUNK, Chunk, Shared, Stream, now};
 use crate::fwd::Rules;

@@ -4,7 +4,7 @@ use clap::Command;
 use linerate::KINDS;
 
 /// The commands' examples. Each line is a command, optionally followed by two spaces, a # and a description.
-pub const EXAMPLES: [(&str, &[&str]); 21] = [
+pub const EXAMPLES: [(&str, &[&str]); 22] = [
     (
         "fwd",
         &[
@@ -36,6 +36,13 @@ pub const EXAMPLES: [(&str, &[&str]); 21] = [
         &[
             "linerate replay in.pcap packet:eth0 --exact             # with its original timing",
             "linerate replay in.pcap null: --top --loop 0 --seconds 1",
+        ],
+    ),
+    (
+        "edit",
+        &[
+            "linerate edit in.pcap out.pcap --map 10.0.0.0/8=198.18.0.0/15 --port 80=8080",
+            "linerate edit in.pcap - --set 'ip(ttl=-1)' --push 'vlan(id=7)' | tcpdump -r -",
         ],
     ),
     (

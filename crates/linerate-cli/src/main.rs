@@ -1,6 +1,6 @@
 //! The `linerate` command.
 //!
-//! - `fwd`, `generate`, `replay`, `sink`, `capture`, `latency`, `ports`, `bind`: one command each (`fwd` also has
+//! - `fwd`, `generate`, `replay`, `edit`, `sink`, `capture`, `latency`, `ports`, `bind`: one command each (`fwd` also has
 //!   `filter`, `bind` has `unbind`)
 //! - `bench`: the ixy paper's evaluation; `rfc2544`: throughput, latency, loss and bursts of the device between two
 //!   ports
@@ -28,6 +28,7 @@ mod bench;
 mod bind;
 mod capture;
 mod chart;
+mod edit;
 mod error;
 mod examples;
 mod extcap;
@@ -147,6 +148,8 @@ enum Command {
         #[command(flatten)]
         options: RunOptions,
     },
+    /// Edit the frames of a capture file: addresses, ports, VLAN tags, header fields and lengths; checksums follow
+    Edit(Box<edit::Edit>),
     /// Receive packets, check their sequence numbers, report loss and reordering
     Sink {
         /// The port to receive from
@@ -312,6 +315,7 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
         Command::Replay { file, port, replay, steering, options } => {
             replay::run(file, &port, &replay, &options.steered(steering))
         }
+        Command::Edit(asked) => edit::run(&asked),
         Command::Sink { port, count, host, steering, options } => {
             sink::run(&port, count, &host, &options.steered(steering))
         }

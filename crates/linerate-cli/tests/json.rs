@@ -31,10 +31,11 @@ fn the_json_of_each_command_is_as_its_schema_says() {
     let path = |name: &str| folder.path(name);
     let (streams, captured, written) = (path("streams.toml"), path("in.pcap"), path("a.pcapng"));
     std::fs::write(&streams, "[[stream]]\ncount = 10\n[[stream]]\nname = 'x'\nrate = 1000\ncount = 10").unwrap();
+    let edited = path("edited.pcap");
     let (to_capture, socket, report) = (format!("pcap:{captured}?write"), path("socket"), path("report"));
     expect(0, &mut linerate(&["gen", &to_capture, "--rate", "20k", "--count", "200", "--seconds", "60"]));
 
-    let words: [&[&str]; 17] = [
+    let words: [&[&str]; 18] = [
         &["fwd", "sim:j0?rate=10k", "sim:j1?rate=10k", "--seconds", "1.2"],
         &["fwd", "sim:j0?rate=10k", "sim:j1", "--count", "1000", "--profile", "--seconds", "60"],
         &["filter", "sim:j0?rate=10k", "--only", "udp", "--count", "100", "--seconds", "60"],
@@ -43,6 +44,7 @@ fn the_json_of_each_command_is_as_its_schema_says() {
         &["gen", "null:", "--rate", "1000G", "--seconds", "0.3"],
         &["replay", &captured, "null:", "--seconds", "60"],
         &["replay", &captured, "null:", "--top", "--with", &captured, "--seconds", "60"],
+        &["edit", &captured, &edited, "--port", "9=10"],
         &["sink", "sim:j0?rate=10k", "--count", "100", "--reply", "arp", "--address", "10.0.0.1", "--seconds", "60"],
         &["sink", "faulty:sim:j0?rate=100k&drop=10%&seed=1", "--seconds", "0.3"],
         &["capture", "sim:j0?rate=10k", "--count", "100", "--write", &written, "--seconds", "60"],

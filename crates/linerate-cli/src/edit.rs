@@ -1,0 +1,199 @@
+//! `linerate edit`: edits the frames of a capture file; and the same edits in `replay`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use linerate::Error;
+use linerate::capture::{Format, Output, Rewriter};
+use linerate::traffic::{AddressMap, EditCounts, EditRules, Editor, Fields, Fit, PortMap, Tag};
+use serde_json::{Value, json};
+
+use crate::capture::is_standard_output;
+use crate::grammar::usage;
+use crate::options::{LONGEST_MTU, whole};
+use crate::show::print;
+use crate::signals::interrupts;
+use crate::terminal::note;
+
+/// Edits of frames, the same in `edit` and `replay`.
+#[derive(Args, Clone)]
+pub struct EditOptions {
+    /// Map addresses by their prefixes, or MAC addresses: 10.0.0.0/8=198.18.0.0/15; can be repeated, and the first
+    /// match is used
+    #[arg(long, value_name = "OLD=NEW")]
+    map: Vec<AddressMap>,
+    /// Map ports of TCP and UDP: 80=8080, 8000-8999=80; can be repeated, and the first match is used
+    #[arg(long, value_name = "OLD=NEW")]
+    port: Vec<PortMap>,
+    /// Set fields of headers, in the language of gen's --packet: 'eth(dst=02:00:00:00:00:01)/ip(ttl=-1,dscp=46)'; can be
+    /// repeated
+    #[arg(long, value_name = "LAYERS")]
+    set: Vec<Fields>,
+    /// Remove the outermost VLAN tag, before --push; can be repeated
+    #[arg(long, action = clap::ArgAction::Count)]
+    pop: u8,
+    /// Insert a tag as the outermost: 'vlan(id=7,pcp=3)' or 'qinq(id=100)'; can be repeated
+    #[arg(long, value_name = "TAG")]
+    push: Vec<Tag>,
+    /// Truncate or fragment packets longer than --mtu
+    #[arg(long, value_enum)]
+    fit: Option<FitMode>,
+    /// Also correct checksums that are wrong in the capture
+    #[arg(long)]
+    fix_checksums: bool,
+}
+
+/// How frames are made to fit the MTU.
+#[derive(Clone, Copy, ValueEnum)]
+enum FitMode {
+    /// Remove the end of packets; lengths in headers and checksums follow
+    Truncate,
+    /// Fragment IP packets
+    Fragment,
+}
+
+impl EditOptions {
+    /// Returns the rules; `mtu` is the longest payload of a frame.
+    pub fn rules(&self, mtu: u16) -> EditRules {
+        EditRules {
+            addresses: self.map.clone(),
+            ports: self.port.clone(),
+            fields: self.set.clone(),
+            pop: self.pop.into(),
+            push: self.push.clone(),
+            fit: self.fit.map(|fit| match fit {
+                FitMode::Truncate => Fit::Truncate(mtu.into()),
+                FitMode::Fragment => Fit::Fragment(mtu.into()),
+            }),
+            fix_checksums: self.fix_checksums,
+            unique_addresses: false,
+        }
+    }
+}
+
+/// `linerate edit`.
+#[derive(Args)]
+pub struct Edit {
+    /// The capture, pcap or pcapng: a file, a pipe, or - for standard input
+    input: PathBuf,
+    /// The edited capture, in the same format: a file, a pipe, or - for standard output
+    output: PathBuf,
+    #[command(flatten)]
+    edit: EditOptions,
+    /// The longest payload of a frame, for --fit
+    #[arg(long, default_value_t = 1500, value_parser = whole::<u16>(46, LONGEST_MTU))]
+    mtu: u16,
+    /// Print the counts as a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Bytes that are written at a time.
+const BUFFER: usize = 64 << 10;
+
+/// Edits a capture.
+pub fn run(asked: &Edit) -> Result<ExitCode, Error> {
+    let to_standard = is_standard_output(&asked.output);
+    if to_standard && asked.json {
+        usage("standard output is the capture: leave out --json, or write to a file");
+    }
+    let rules = asked.edit.rules(asked.mtu);
+    let mut rewriter = Rewriter::open(&input(&asked.input), 4 * rules.push.len() as u32)?;
+    check_name(&asked.output, rewriter.format())?;
+    let mut output = match to_standard {
+        true => Output::standard(|| interrupts().should_end())?,
+        false => Output::create(&asked.output)?,
+    };
+    let (mut editor, mut bytes, mut written) = (Editor::new(rules), Vec::new(), 0u64);
+    let end = loop {
+        let next = rewriter.next(&mut bytes, |frame, len, each| {
+            editor.edit(frame, len, |bytes, len| {
+                written += 1;
+                each(bytes, len);
+            });
+        });
+        let is_over = !matches!(next, Ok(true)) || interrupts().should_end();
+        if is_over || bytes.len() >= BUFFER {
+            output.write_all_counted(&bytes).map_err(|(error, _)| output.error(&error, "only a part of the"))?;
+            bytes.clear();
+        }
+        match next {
+            Err(error) => break Err(error),
+            Ok(_) if is_over => break Ok(()),
+            Ok(_) => {}
+        }
+    };
+    let (counts, skipped) = (editor.counts(), rewriter.not_ethernet());
+    note_counts(&counts, skipped);
+    let interrupted = interrupts().should_end();
+    if interrupted {
+        note(&format!("note: interrupted: {} frames were read, and not those after them", counts.frames));
+    }
+    if asked.json {
+        let part = json!({ "written": written, "not_ethernet": skipped, "interrupted": interrupted });
+        let mut summary = as_json(&counts);
+        if let (Value::Object(summary), Value::Object(part)) = (&mut summary, part) {
+            summary.extend(part);
+        }
+        print(&format!("{}\n", json!({ "edited": summary })));
+    } else if !to_standard {
+        let output = asked.output.display();
+        print(&format!(
+            "{} of {} frames changed; wrote {written} frames into {output}\n",
+            counts.changed, counts.frames
+        ));
+    }
+    end.map(|()| ExitCode::SUCCESS)
+}
+
+/// Returns the path of a capture to read; `-` is standard input.
+pub fn input(path: &Path) -> PathBuf {
+    if path.as_os_str() == "-" { PathBuf::from("/dev/stdin") } else { path.to_path_buf() }
+}
+
+/// Checks that the output's name fits the format, which is that of the input.
+fn check_name(output: &Path, format: Format) -> Result<(), Error> {
+    let name = output.display().to_string();
+    match output.extension().and_then(|ending| ending.to_str()) {
+        Some("zst" | "gz" | "lz4") => Err(Error::file(
+            &name,
+            "an edited capture is not compressed: use a name that ends with .pcap or .pcapng".to_string(),
+        )),
+        Some("pcap") if format == Format::Pcapng => {
+            Err(Error::file(&name, "the input is pcapng, and so is the output: name it .pcapng".to_string()))
+        }
+        Some("pcapng" | "ntar") if format == Format::Pcap => {
+            Err(Error::file(&name, "the input is pcap, and so is the output: name it .pcap".to_string()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints what could not be edited.
+pub fn note_counts(counts: &EditCounts, skipped: u64) {
+    let EditCounts { incomplete_headers, unknown_checksums, truncated, fragmented, fragments, too_long, .. } = *counts;
+    let all = [
+        (skipped, "packets are not Ethernet, and were not edited".to_string()),
+        (incomplete_headers, "frames end within their headers, and were edited up to there".to_string()),
+        (
+            unknown_checksums,
+            "frames have a checksum that covers bytes that the capture lacks: it may be wrong".to_string(),
+        ),
+        (truncated, "frames were truncated to the MTU".to_string()),
+        (fragmented, format!("frames were fragmented, into {fragments}")),
+        (too_long, "frames are longer than the MTU, and cannot be fragmented".to_string()),
+    ];
+    for (count, what) in all.iter().filter(|(count, _)| *count > 0) {
+        note(&format!("note: {count} {what}"));
+    }
+}
+
+/// Returns the counts for the summary.
+pub fn as_json(counts: &EditCounts) -> Value {
+    json!({
+        "frames": counts.frames, "changed": counts.changed, "incomplete_headers": counts.incomplete_headers,
+        "unknown_checksums": counts.unknown_checksums, "truncated": counts.truncated, "fragmented": counts.fragmented,
+        "fragments": counts.fragments, "too_long": counts.too_long,
+    })
+}
