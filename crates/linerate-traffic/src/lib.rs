@@ -23,7 +23,7 @@ mod template;
 
 pub use changes::{Changes, HeaderField};
 pub use checker::{Checker, Report};
-pub use edit::{AddressMap, EditCounts, EditRules, Editor, Fields, Fit, PortMap, Tag};
+pub use edit::{AddressMap, EditCounts, EditRules, Editor, Ends, Fields, Fit, PortMap, Tag};
 pub use generator::Generator;
 pub use host::Host;
 pub use latency::Latency;

@@ -1,15 +1,18 @@
 //! Edits frames of captures: addresses, ports, VLAN tags, header fields and lengths. Checksums follow.
 //!
 //! - `rules`: the rules and their notation; `headers`: finds the headers of a frame
+//! - `ends`: the two ends of a packet
 //! - `checksums`: corrects the checksums; `fit`: truncates or fragments frames
 //! - here: applies the rules to a frame
 
 mod checksums;
+mod ends;
 mod fit;
 mod headers;
 mod rules;
 
 use checksums::{Changes, Checksums};
+pub use ends::Ends;
 pub use fit::Fit;
 use fit::Fragmented;
 use headers::{Headers, IpPacket, TCP, UDP, word};
@@ -17,7 +20,7 @@ pub use rules::{AddressMap, Fields, PortMap, Tag};
 
 use crate::template::{Protocol, set_bits};
 
-/// The rules of an [`Editor`]. The default changes nothing.
+/// The rules of an [`Editor`]. The default changes no frame.
 #[derive(Clone, Debug, Default)]
 pub struct EditRules {
     /// Maps addresses in IP headers, IPv6 routing headers, ARP, neighbour discovery, and in the packet that an ICMP
