@@ -51,8 +51,8 @@ impl EthernetReader {
         }
     }
 
-    /// Reads the next frame into `bytes`. Returns its time, and whether the capture has cut it.
-    pub fn next(&mut self, bytes: &mut Vec<u8>) -> Result<Option<(Option<u64>, bool)>> {
+    /// Reads the next frame into `bytes`. Returns its time, and its captured and its original length.
+    pub fn next(&mut self, bytes: &mut Vec<u8>) -> Result<Option<(Option<u64>, [usize; 2])>> {
         while let Some(mut record) = self.reader.next(bytes)? {
             let is_ethernet = match self.adds_headers {
                 true => to_ethernet(record.link, bytes, &mut record.original_len).is_some(),
@@ -68,9 +68,9 @@ impl EthernetReader {
                     self.defects.surplus.fetch_add(1, Ordering::Relaxed);
                 }
                 self.count += 1;
-                let is_snapped = bytes.len() < record.original_len;
+                let lens = [bytes.len(), record.original_len];
                 bytes.resize(bytes.len().max(SHORTEST), 0);
-                return Ok(Some((record.nanoseconds, is_snapped)));
+                return Ok(Some((record.nanoseconds, lens)));
             }
         }
         self.reader.check_end()?;

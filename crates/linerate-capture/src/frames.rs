@@ -20,8 +20,8 @@ use super::stream::{Stream, StreamPoll};
 /// use linerate::capture::{Frames, FramePoll};
 /// let mut frames = Frames::open("in.pcap".as_ref())?;
 /// let mut bytes = Vec::new();
-/// while let FramePoll::Frame { nanoseconds, is_snapped } = frames.next(&mut bytes)? {
-///     println!("{nanoseconds:?} ns: {} bytes{}", bytes.len(), if is_snapped { " of a longer frame" } else { "" });
+/// while let FramePoll::Frame { nanoseconds, captured_len, original_len } = frames.next(&mut bytes)? {
+///     println!("{nanoseconds:?} ns: {captured_len} of {original_len} bytes");
 /// }
 /// # Ok(()) }
 /// ```
@@ -38,8 +38,10 @@ pub enum FramePoll {
     Frame {
         /// The time of capture, in nanoseconds since 1970; `None` if the file has no time for it.
         nanoseconds: Option<u64>,
-        /// The frame was longer than the capture's snap length, so its end is missing.
-        is_snapped: bool,
+        /// The length without padding.
+        captured_len: usize,
+        /// The length before the frame was cut to the capture's snap length. If it is longer, the end is missing.
+        original_len: usize,
     },
     /// No frame yet: a pipe's writer has paused.
     Pending,
@@ -93,17 +95,17 @@ impl Frames {
         let frame = match &mut self.source {
             Source::File(reader) => reader.next(bytes)?,
             Source::Pipe(pipe) => match pipe.next()? {
-                StreamPoll::Frame(frame, nanoseconds, is_snapped) => {
+                StreamPoll::Frame(frame, nanoseconds, lens) => {
                     *bytes = frame;
-                    Some((nanoseconds, is_snapped))
+                    Some((nanoseconds, lens))
                 }
                 StreamPoll::Pending => return Ok(FramePoll::Pending),
                 StreamPoll::End => None,
             },
         };
-        let Some((nanoseconds, is_snapped)) = frame else { return Ok(FramePoll::End) };
+        let Some((nanoseconds, [captured_len, original_len])) = frame else { return Ok(FramePoll::End) };
         self.count += 1;
-        Ok(FramePoll::Frame { nanoseconds, is_snapped })
+        Ok(FramePoll::Frame { nanoseconds, captured_len, original_len })
     }
 
     /// Returns the number of frames so far.

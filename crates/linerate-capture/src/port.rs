@@ -227,8 +227,8 @@ impl Replay {
     fn read(&mut self) -> Result<Option<Option<u64>>> {
         loop {
             match self.frames.next(&mut self.bytes)? {
-                FramePoll::Frame { nanoseconds, is_snapped } => {
-                    self.is_snapped = is_snapped;
+                FramePoll::Frame { nanoseconds, captured_len, original_len } => {
+                    self.is_snapped = captured_len < original_len;
                     self.next = Some(nanoseconds);
                     return Ok(self.next);
                 }

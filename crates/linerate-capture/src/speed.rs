@@ -21,6 +21,11 @@ impl Speed {
     pub fn scale(self, nanoseconds: u64) -> u64 {
         if self.0 == 1.0 { nanoseconds } else { (nanoseconds as f64 / self.0) as u64 }
     }
+
+    /// Returns the nanoseconds of the capture that take this long: the opposite of [`scale`](Speed::scale).
+    pub fn unscale(self, nanoseconds: u64) -> u64 {
+        Speed(1.0 / self.0).scale(nanoseconds)
+    }
 }
 
 /// The capture's original timing.

@@ -20,8 +20,8 @@ const AHEAD: usize = 1024;
 /// The interval at which a waiting thread checks whether it should end.
 const CHECK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// A frame, its time, and whether the capture has cut it.
-type Frame = (Vec<u8>, Option<u64>, bool);
+/// A frame, its time, and its captured and its original length.
+type Frame = (Vec<u8>, Option<u64>, [usize; 2]);
 
 /// The frames of a pipe, as they arrive.
 pub(super) struct Stream {
@@ -31,7 +31,7 @@ pub(super) struct Stream {
 
 /// The result of [`Stream::next`].
 pub(super) enum StreamPoll {
-    Frame(Vec<u8>, Option<u64>, bool),
+    Frame(Vec<u8>, Option<u64>, [usize; 2]),
     /// The writer has paused.
     Pending,
     /// The writer has closed the pipe.
@@ -74,7 +74,7 @@ impl Stream {
     /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if the pipe is not a capture, or was closed within a record.
     pub fn next(&mut self) -> Result<StreamPoll> {
         match self.frames.try_recv() {
-            Ok(frame) => frame.map(|(bytes, time, is_snapped)| StreamPoll::Frame(bytes, time, is_snapped)),
+            Ok(frame) => frame.map(|(bytes, time, lens)| StreamPoll::Frame(bytes, time, lens)),
             Err(TryRecvError::Empty) => Ok(StreamPoll::Pending),
             Err(TryRecvError::Disconnected) => Ok(StreamPoll::End),
         }
@@ -97,7 +97,7 @@ fn read(open: impl FnOnce() -> Result<EthernetReader>, frames: &SyncSender<Resul
     loop {
         let mut bytes = Vec::new();
         let frame = match reader.next(&mut bytes) {
-            Ok(Some((time, is_snapped))) => Ok((bytes, time, is_snapped)),
+            Ok(Some((time, lens))) => Ok((bytes, time, lens)),
             Ok(None) => return,
             Err(error) => Err(error),
         };

@@ -36,13 +36,14 @@ pub const EXAMPLES: [(&str, &[&str]); 22] = [
         &[
             "linerate replay in.pcap packet:eth0 --exact             # with its original timing",
             "linerate replay in.pcap null: --top --loop 0 --seconds 1",
+            "linerate replay in.pcap packet:eth0 packet:eth1 --split first-syn",
         ],
     ),
     (
         "edit",
         &[
             "linerate edit in.pcap out.pcap --map 10.0.0.0/8=198.18.0.0/15 --port 80=8080",
-            "linerate edit in.pcap - --set 'ip(ttl=-1)' --push 'vlan(id=7)' | tcpdump -r -",
+            "linerate edit in.pcap out.pcap --set 'ip(ttl=-1)' --push 'vlan(id=7)'",
         ],
     ),
     (

@@ -137,12 +137,13 @@ enum Command {
     },
     /// Send the frames of captures with their original or another timing, and report its accuracy
     Replay {
-        /// The capture, pcap or pcapng: a file or a pipe
+        /// The capture, pcap or pcapng: a file, a pipe, or - for standard input
         file: PathBuf,
-        /// The port to send to
-        port: String,
+        /// The port to send to; or two ports, between which --split divides the frames
+        #[arg(required = true, num_args = 1..=2, value_name = "PORT")]
+        ports: Vec<String>,
         #[command(flatten)]
-        replay: replay::ReplayOptions,
+        replay: Box<replay::ReplayOptions>,
         #[command(flatten)]
         steering: Steering,
         #[command(flatten)]
@@ -312,8 +313,9 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
             }
         }
         Command::Gen { port, traffic, steering, options } => generate::run(&port, &traffic, &options.steered(steering)),
-        Command::Replay { file, port, replay, steering, options } => {
-            replay::run(file, &port, &replay, &options.steered(steering))
+        Command::Replay { file, ports, replay, steering, options } => {
+            let ports: Vec<&str> = ports.iter().map(String::as_str).collect();
+            replay::run(&file, &ports, &replay, &options.steered(steering))
         }
         Command::Edit(asked) => edit::run(&asked),
         Command::Sink { port, count, host, steering, options } => {

@@ -1,6 +1,7 @@
 //! `linerate replay`: sends the frames of captures with their original or another timing.
 //!
 //! - `merge`: several captures as one stream, by time; `source`: their frames in memory before they are due
+//! - `split`: which of two ports sends a frame
 //! - `schedule`: when each frame is due, in nanoseconds since the start; `timeline`: these times on the time stamp
 //!   counter
 //! - `sender`: the thread that sends; `errors`: by how much it missed the due times
@@ -10,23 +11,29 @@ mod merge;
 mod schedule;
 mod sender;
 mod source;
+mod split;
 mod timeline;
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use clap::Args;
 use linerate::capture::Speed;
 use linerate::port::{PortClass, PortName};
-use linerate::traffic::Rate;
+use linerate::traffic::{EditRules, Rate};
 use linerate::{Batch, Error, port};
 use serde_json::{Value, json};
 
+use self::merge::Preparation;
 use self::schedule::{Pace, Schedule};
-use self::sender::{Sender, Tally};
+use self::sender::{Sender, Start, Tally};
 use self::source::{Reading, Source};
+use self::split::Split;
+use crate::edit::{EditOptions, as_json, input, note_counts};
 use crate::error::with_hint;
 use crate::grammar::usage;
 use crate::line_rate::possible;
@@ -74,6 +81,21 @@ pub struct ReplayOptions {
     /// Send the captures this many times; 0: for ever
     #[arg(long = "loop", value_name = "N", default_value = "1", value_parser = passes)]
     passes: u64,
+    /// Shorten gaps between frames to at most this, for example 1s or 10ms
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["rate", "top"])]
+    max_gap: Option<Duration>,
+    /// Pause between two passes of --loop, for example 10ms; default: the average gap between two frames
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["rate", "top"])]
+    loop_pause: Option<Duration>,
+    /// Give packets other addresses in each pass of --loop: the lower of both decreases by 1, the higher increases
+    #[arg(long)]
+    unique_ip: bool,
+    /// With two ports, the frames that leave through the first: from mac=ADDRESS,… or prefix=PREFIX,…; to port (below
+    /// 1024) or port=80,443; from clients by first-packet or first-syn
+    #[arg(long, value_name = "RULE")]
+    split: Option<Split>,
+    #[command(flatten)]
+    edit: EditOptions,
     /// Spin until each frame is due, which needs an otherwise idle processor; without it the thread sleeps in long gaps
     #[arg(long, conflicts_with = "top")]
     exact: bool,
@@ -97,17 +119,76 @@ fn bytes(text: &str) -> Result<u64, String> {
     port::count(text).ok_or_else(|| "it must be a whole number of bytes, such as 500M".to_string())
 }
 
+fn duration(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text);
+    time.map_err(|_| "it must be a time with its unit, such as 1s, 10ms or 200us".to_string())
+}
+
 /// Sends the captures until the run ends.
-pub fn run(file: PathBuf, name: &str, replay: &ReplayOptions, options: &RunOptions) -> Result<ExitCode, Error> {
-    let parsed = linerate::parse(name)?;
-    if parsed.is_capture_to_read() {
-        let written = with_option(name, "write");
-        usage(&format!("{name} is opened for reading; to write to it: replay {} '{written}'", file.display()));
+pub fn run(file: &Path, names: &[&str], replay: &ReplayOptions, options: &RunOptions) -> Result<ExitCode, Error> {
+    let paths: Vec<PathBuf> = [file].into_iter().chain(replay.with.iter().map(PathBuf::as_path)).map(input).collect();
+    check(&paths, names, replay, options)?;
+    // A thread that spins until frames are due must not sleep between them.
+    let wait = if replay.exact { Some(Wait::Poll) } else { options.wait };
+    let options = RunOptions { wait, ..options.clone() };
+    let memory = replay.memory.min(free_memory() / 2);
+    let sources = source::open(&paths, &replay.preparation(options.mtu), names.len(), replay.passes, memory)?;
+    let (reading, is_in_memory) = (sources[0].shared(), sources[0].is_in_memory());
+    let is_endless = sources[0].is_endless();
+    note_files(&reading, is_in_memory);
+    let mut run = Run::open(&Replay, names, replay.count, &options)?;
+    let (unfinished, start) = (Arc::new(AtomicUsize::new(sources.len())), Arc::default());
+    let (mut pace, mut reports) = (Pace::Top, Vec::new());
+    for (port, source) in sources.into_iter().enumerate() {
+        let mut sender = sender(&mut run, port, source, replay, (&unfinished, &start))?;
+        pace = sender.pace;
+        reports.push(sender.report.clone());
+        run.threads.spawn(move || sender.turn());
+    }
+    let settings = Settings {
+        name: &names.join(" and "),
+        pace,
+        is_exact: replay.exact,
+        is_in_memory,
+        count: replay.count,
+        is_endless,
+    };
+    run.finish(
+        |_, _| Outcome::default(),
+        |measured| {
+            let tallies =
+                reports.iter().filter_map(|report| report.lock().unwrap_or_else(PoisonError::into_inner).take());
+            let sum = |mut sum: Tally, tally: Tally| {
+                sum.add(&tally);
+                sum
+            };
+            let tally = tallies.reduce(sum).unwrap_or_else(Tally::new);
+            let part = settings.judge(&tally, &reading, measured);
+            let table = table(&part);
+            (part, table)
+        },
+    )
+}
+
+/// Checks what the grammar cannot.
+fn check(paths: &[PathBuf], names: &[&str], replay: &ReplayOptions, options: &RunOptions) -> Result<(), Error> {
+    let file = paths[0].display();
+    for name in names {
+        if linerate::parse(name)?.is_capture_to_read() {
+            let written = with_option(name, "write");
+            usage(&format!("{name} is opened for reading; to write to it: replay {file} '{written}'"));
+        }
     }
     if options.queues > 1 {
         usage("replay uses one queue, to keep the order: leave out --queues");
     }
-    let paths: Vec<PathBuf> = [file].into_iter().chain(replay.with.iter().cloned()).collect();
+    match (names, &replay.split) {
+        ([_], Some(_)) => usage("--split divides the frames between two ports; give a second one"),
+        ([_, _], None) => usage("which port sends which frames? for example --split first-syn, or --split port"),
+        ([_, _], _) if replay.rate.is_some() => usage("two ports keep the captures' timing: leave out --rate"),
+        ([_, _], _) if replay.count.is_some() => usage("--count needs a single port; --seconds ends two"),
+        _ => {}
+    }
     if replay.passes != 1
         && let Some(pipe) = paths.iter().find(|path| linerate::capture::Frames::may_wait(path))
     {
@@ -116,18 +197,36 @@ pub fn run(file: PathBuf, name: &str, replay: &ReplayOptions, options: &RunOptio
     for path in paths.iter().filter(|path| !path.exists()) {
         let port = path.to_str().and_then(|path| linerate::parse(path).ok()).filter(PortName::is_capture_to_read);
         if let Some(port) = port {
-            usage(&format!("{port} is the name of a port; give the file instead: replay {} {name}", port.rest()));
+            usage(&format!("{port} is the name of a port; give the file instead: replay {} {}", port.rest(), names[0]));
         }
     }
-    // A thread that spins until frames are due must not sleep between them.
-    let wait = if replay.exact { Some(Wait::Poll) } else { options.wait };
-    let options = RunOptions { wait, ..options.clone() };
-    let memory = replay.memory.min(free_memory() / 2);
-    let source = Source::open(&paths, replay.ethernet, replay.passes, memory)?;
-    let reading = source.shared();
-    note_files(&reading, source.is_in_memory());
-    let mut run = Run::open(&Replay, &[name], replay.count, &options)?;
-    let device = &mut run.ports.devices[0];
+    Ok(())
+}
+
+impl ReplayOptions {
+    /// Returns the preparation of the frames; `mtu` is the longest payload of a frame.
+    fn preparation(&self, mtu: u16) -> Preparation {
+        let speed = self.speed.unwrap_or_default();
+        let time = |time: Duration| speed.unscale(time.as_nanos().try_into().unwrap_or(u64::MAX));
+        Preparation {
+            adds_headers: self.ethernet,
+            rules: EditRules { unique_addresses: self.unique_ip, ..self.edit.rules(mtu) },
+            max_gap: self.max_gap.map(time),
+            loop_pause: self.loop_pause.map(time),
+            split: self.split.clone(),
+        }
+    }
+}
+
+/// Creates the sender of a port of the run. All senders have the same start; the last to end also ends the run.
+fn sender(
+    run: &mut Run,
+    port: usize,
+    source: Source,
+    replay: &ReplayOptions,
+    (unfinished, start): (&Arc<AtomicUsize>, &Arc<OnceLock<Start>>),
+) -> Result<Sender, Error> {
+    let device = &mut run.ports.devices[port];
     let (room, info) = (device.pool().region().room(), device.info());
     // A file has no longest frame, but a chain has at most 64 slots.
     let most = if matches!(info.class, PortClass::Capture | PortClass::Nothing) { 64 * room } else { info.max_frame };
@@ -142,11 +241,10 @@ pub fn run(file: PathBuf, name: &str, replay: &ReplayOptions, options: &RunOptio
     let (pool, tx) = (device.pool().clone(), device.tx(0)?);
     let longest = source.lens().map_or(most, |(longest, _)| longest.min(most));
     run.ports.sends_frames_of(longest);
-    let report = Arc::new(Mutex::new(None));
-    let mut sender = Sender {
+    Ok(Sender {
         tx,
         pool,
-        batch: Batch::with_capacity(options.batch.packets()),
+        batch: Batch::with_capacity(run.options.batch.packets()),
         due: VecDeque::new(),
         empty_batch: Batch::with_capacity(1),
         schedule: Schedule::new(pace),
@@ -157,28 +255,20 @@ pub fn run(file: PathBuf, name: &str, replay: &ReplayOptions, options: &RunOptio
         left: replay.count.unwrap_or(u64::MAX),
         end: run.clock.thread_end(),
         is_finished: run.threads.is_finished.clone(),
+        unfinished: unfinished.clone(),
+        has_frames: true,
+        start: start.clone(),
         clock: None,
         next: None,
         paused_until: 0,
         last_wait_end: None,
         refused: 0,
         has_starved: false,
+        has_given_up: false,
         tally: Tally::new(),
-        report: report.clone(),
+        report: Arc::new(Mutex::new(None)),
         source,
-    };
-    let is_in_memory = sender.source.is_in_memory();
-    run.threads.spawn(move || sender.turn());
-    let settings = Settings { name, pace, is_exact: replay.exact, is_in_memory };
-    run.finish(
-        |_, _| Outcome::default(),
-        |measured| {
-            let tally = report.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_else(Tally::new);
-            let part = settings.judge(&tally, &reading, measured);
-            let table = table(&part);
-            (part, table)
-        },
-    )
+    })
 }
 
 /// Returns the available bytes of memory; `u64::MAX` if unknown.
@@ -212,6 +302,10 @@ struct Settings<'a> {
     pace: Pace,
     is_exact: bool,
     is_in_memory: bool,
+    /// The most frames, if that was given.
+    count: Option<u64>,
+    /// The captures are sent until the run ends.
+    is_endless: bool,
 }
 
 impl Settings<'_> {
@@ -236,13 +330,15 @@ impl Settings<'_> {
         let earlier: u64 = reading.files.iter().map(|file| file.earlier).sum();
         let Tally { given, no_room, not_read, too_long, snapped, .. } = *tally;
         let name = self.name;
-        if measured.interrupted && tally.is_unfinished {
-            note(&format!("note: interrupted: {given} frames were sent, and not those after them"));
+        self.note_unsent(tally, measured);
+        if let Some(counts) = &reading.edited {
+            note_counts(counts, 0);
         }
         for file in &reading.files {
             unread(&file.defects).iter().for_each(|line| note(&format!("note: {}: {line}", file.name)));
         }
         let all = [
+            (reading.shortened, "gaps between frames were shortened (--max-gap)".to_string()),
             (earlier, "frames have an earlier time than the frame before, and are sent right after it".to_string()),
             (snapped, "frames were cut by the capture's snap length, and sent incomplete".to_string()),
             (
@@ -262,10 +358,13 @@ impl Settings<'_> {
         let mut part = json!({
             "files": reading.files.iter().map(|file| file.json(reading.begin)).collect::<Vec<_>>(),
             "read": if self.is_in_memory { "memory" } else { "ahead" }, "pace": self.pace.word(), "exact": self.is_exact,
-            "given": given, "late_no_room": no_room, "late_not_read": not_read, "too_long": too_long, "snapped": snapped,
+            "given": given, "unsent": tally.unsent, "shortened_gaps": reading.shortened, "late_no_room": no_room, "late_not_read": not_read, "too_long": too_long, "snapped": snapped,
             "last_sent_seconds": tally.nanoseconds as f64 / 1e9,
             "overdue_microseconds": tally.overdue.map(|overdue| overdue as f64 / 1000.0),
         });
+        if let Some(counts) = &reading.edited {
+            part["edited"] = as_json(counts);
+        }
         if self.pace != Pace::Top {
             part["errors"] = tally.errors.json();
         }
@@ -281,6 +380,28 @@ impl Settings<'_> {
             }
         }
         part
+    }
+
+    /// Prints how many frames were sent, if the run ended before the captures did. An endless replay has no end.
+    fn note_unsent(&self, tally: &Tally, measured: &Measured) {
+        let given = tally.given;
+        if measured.interrupted && tally.unsent != Some(0) {
+            return note(&format!("note: interrupted: {given} frames were sent, and not those after them"));
+        }
+        let option = if self.count.is_some_and(|count| given >= count) { "--count" } else { "--seconds" };
+        match tally.unsent {
+            _ if self.is_endless || measured.failure.is_some() || measured.stopped_by.is_some() => {}
+            Some(0) => {}
+            Some(unsent) => {
+                let all = given + tally.too_long + unsent;
+                note(&format!(
+                    "note: {option} ended the replay before the captures' end: {given} of {all} frames were sent"
+                ));
+            }
+            None => {
+                note(&format!("note: {option} ended the replay before the captures' end: {given} frames were sent"))
+            }
+        }
     }
 
     /// Adds a shortfall if the port did not accept frames, or accepted frames that it did not send.

@@ -4,7 +4,7 @@ mod kit;
 
 use std::process::Command;
 
-use kit::{Folder, expect, linerate, text};
+use kit::{captures, expect, linerate, text};
 use serde_json::json;
 
 /// A record of a pcap file: seconds, fraction, original length, and the captured bytes.
@@ -42,15 +42,6 @@ fn write(path: &str, records: &[Record]) {
         file.extend(bytes);
     }
     std::fs::write(path, file).unwrap();
-}
-
-/// Makes the captures in a folder.
-fn captures(name: &str) -> Folder {
-    let folder = Folder::new(name);
-    let script = folder.path("captures.py");
-    std::fs::write(&script, include_str!("edit/captures.py")).unwrap();
-    expect(0, Command::new("/usr/bin/python3").arg(&script).current_dir(&folder.0));
-    folder
 }
 
 const CAPTURES: [&str; 25] = [

@@ -43,7 +43,7 @@ fn the_json_of_each_command_is_as_its_schema_says() {
         &["gen", "null:", "--count", "10", "--reply", "arp", "--address", "10.0.0.1", "--seconds", "60"],
         &["gen", "null:", "--rate", "1000G", "--seconds", "0.3"],
         &["replay", &captured, "null:", "--seconds", "60"],
-        &["replay", &captured, "null:", "--top", "--with", &captured, "--seconds", "60"],
+        &["replay", &captured, "null:", "--top", "--with", &captured, "--seconds", "60", "--port", "9=10"],
         &["edit", &captured, &edited, "--port", "9=10"],
         &["sink", "sim:j0?rate=10k", "--count", "100", "--reply", "arp", "--address", "10.0.0.1", "--seconds", "60"],
         &["sink", "faulty:sim:j0?rate=100k&drop=10%&seed=1", "--seconds", "0.3"],

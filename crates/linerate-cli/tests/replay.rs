@@ -8,7 +8,7 @@ use std::io::Write;
 use std::process::Command;
 use std::time::Instant;
 
-use kit::{Folder, Process, expect, frames, linerate, summary, text, write_frames};
+use kit::{Folder, Process, captures, expect, frames, linerate, summary, text, write_frames};
 use serde_json::{Value, json};
 
 /// Runs a replay that must exit with `code`; returns its part of the summary, the summary, and the errors.
@@ -521,4 +521,180 @@ fn the_summary_has_a_table_of_errors() {
     assert!(text(&output.stderr).contains("100 frames in 994 µs, read into memory"), "{}", text(&output.stderr));
     let shown = text(&expect(0, &mut linerate(&["replay", &file, "null:", "--top"])).stdout);
     assert!(!shown.contains("of times"), "{shown}");
+}
+
+/// A replay edits frames as `linerate edit` does, and pads them.
+#[test]
+fn frames_are_edited_on_their_way() {
+    let folder = captures("replay-edit");
+    let [out, edited] = ["out.pcap", "edited.pcap"].map(|file| folder.path(file));
+    let port = format!("pcap:{out}?write");
+    for capture in ["udp", "tcp6", "snapped", "arp", "qinq"] {
+        let file = folder.path(&format!("{capture}.pcap"));
+        for options in [
+            &["--map", "10.0.0.0/8=198.18.0.0/15", "--map", "2001:db8::/32=2001:2::/48"][..],
+            &["--port", "80=8080", "--set", "ip(ttl=-1)/ip6(hop=-1)", "--push", "vlan(id=7)"],
+            &["--pop", "--pop"],
+            &["--mtu", "600", "--fit", "fragment"],
+            &["--mtu", "600", "--fit", "truncate"],
+        ] {
+            expect(0, &mut linerate(&[&["edit", &file, &edited], options].concat()));
+            for memory in ["1G", "0"] {
+                let (part, ..) = replay(0, &[&[&file, &port, "--top", "--memory", memory], options].concat());
+                let mut expected = frames(&edited);
+                expected.iter_mut().for_each(|frame| frame.resize(frame.len().max(60), 0));
+                assert!(frames(&out) == expected, "{capture}: {options:?}");
+                assert_eq!(part["edited"]["frames"], part["files"][0]["frames"], "{part}");
+                assert_eq!(part["given"], expected.len(), "{part}");
+            }
+        }
+    }
+}
+
+/// Gaps of 53 years and of 0.4 s are shortened, so that the replay ends.
+#[test]
+fn gaps_are_shortened() {
+    let folder = Folder::new("replay-gaps");
+    let file = folder.path("in.pcap");
+    let second = 1_000_000_000;
+    let times = [0, 1_700_000_000 * second, 1_700_000_000 * second + 400_000_000, 1_700_000_000 * second + 400_001_000];
+    write_timed(&file, &times.iter().enumerate().map(|(n, time)| (*time, frame(n))).collect::<Vec<_>>());
+    for memory in ["1G", "0"] {
+        for (options, least) in [
+            (&["--max-gap", "50ms"][..], 0.100001),
+            (&["--max-gap", "50ms", "--speed", "0.5"], 0.1),
+            (&["--max-gap", "10ms", "--loop", "3", "--loop-pause", "40ms"], 0.14),
+        ] {
+            let (part, _, said) = replay(0, &[&[&file, "null:", "--memory", memory, "--strict"], options].concat());
+            assert!(part["last_sent_seconds"].as_f64().unwrap() >= least, "{options:?}: {part}");
+            assert_eq!((&part["shortened_gaps"], &part["unsent"]), (&json!(2), &json!(0)), "{part}");
+            assert!(said.contains("2 gaps between frames were shortened (--max-gap)"), "{said}");
+        }
+    }
+    refuses(2, &[&file, "null:", "--max-gap", "1"], &["it must be a time with its unit"]);
+    refuses(2, &[&file, "null:", "--max-gap", "1s", "--top"], &["cannot be used with"]);
+}
+
+/// Each pass has other addresses, as with `tcpreplay --unique-ip`: the sum of both stays.
+#[test]
+fn passes_have_other_addresses() {
+    let folder = captures("replay-unique");
+    let [file, out] = ["tcp.pcap", "out.pcap"].map(|file| folder.path(file));
+    for memory in ["1G", "0"] {
+        let port = format!("pcap:{out}?write");
+        replay(0, &[&file, &port, "--loop", "3", "--unique-ip", "--memory", memory]);
+        let addresses: Vec<[u8; 8]> = frames(&out).iter().map(|frame| frame[26..34].try_into().unwrap()).collect();
+        for (pass, addresses) in addresses.chunks(6).enumerate() {
+            let (client, server) = ([10, 1, 2, 3 - pass as u8], [10, 200, 0, 7 + pass as u8]);
+            assert_eq!(addresses[0], [client, server].concat()[..], "pass {pass}");
+            assert_eq!(addresses[1], [server, client].concat()[..], "pass {pass}");
+        }
+        assert_eq!(addresses.len(), 18);
+    }
+}
+
+/// A replay that ends before its captures reports it.
+#[test]
+fn frames_that_were_not_sent_are_reported() {
+    let folder = Folder::new("replay-unsent");
+    let [file, out] = ["in.pcap", "out.pcap"].map(|file| folder.path(file));
+    write_timed(&file, &(0..3).map(|n| (n * 100_000_000_000, frame(n as usize))).collect::<Vec<_>>());
+    for (memory, unsent, all) in [("1G", json!(2), "1 of 3 frames"), ("0", Value::Null, "1 frames")] {
+        for (option, limit) in [("--seconds", "0.3"), ("--count", "1")] {
+            let port = format!("pcap:{out}?write");
+            let (part, _, said) = replay(0, &[&file, &port, option, limit, "--memory", memory]);
+            assert_eq!((&part["given"], &part["unsent"]), (&json!(1), &unsent), "{part}");
+            let note = format!("note: {option} ended the replay before the captures' end: {all} were sent");
+            assert!(said.contains(&note), "{note}: {said}");
+        }
+        let (part, _, said) = replay(0, &[&file, "null:", "--count", "3", "--speed", "1e6", "--memory", memory]);
+        assert!(part["unsent"] == 0 && !said.contains("ended the replay"), "{said}");
+        // Without an end there is none to miss.
+        let (.., said) = replay(0, &[&file, "null:", "--loop", "0", "--count", "5", "--top", "--memory", memory]);
+        assert!(!said.contains("ended the replay"), "{said}");
+    }
+}
+
+#[test]
+fn standard_input_is_replayed() {
+    let folder = Folder::new("replay-stdin");
+    let [file, out] = ["in.pcap", "out.pcap"].map(|file| folder.path(file));
+    let all = some(100);
+    write_timed(&file, &all);
+    for line in ["\"$1\" replay - \"pcap:$3?write\" <\"$2\"", "cat \"$2\" | \"$1\" replay - \"pcap:$3?write\""] {
+        expect(0, Command::new("sh").args(["-c", line, "sh", env!("CARGO_BIN_EXE_linerate"), &file, &out]));
+        assert!(frames(&out) == bytes(&all), "{line}");
+    }
+}
+
+/// Frames leave through the ports that tcpprep chooses, in their order.
+#[test]
+fn frames_are_split_as_by_tcpprep() {
+    let folder = captures("replay-split");
+    let [a, b, cache] = ["a.pcap", "b.pcap", "cache"].map(|file| folder.path(file));
+    let ports = [&a, &b].map(|file| format!("pcap:{file}?write"));
+    for (their, rule, all) in [
+        ("--mac=02:00:00:00:00:01", "mac=02:00:00:00:00:01", &["tcp", "arp", "udp6", "qinq"][..]),
+        (
+            "--cidr=10.1.0.0/16,[2001:db8:1::/48]",
+            "prefix=10.1.0.0/16,2001:db8:1::/48",
+            &["tcp", "udp6", "vlan", "icmp"],
+        ),
+        ("--port", "port", &["tcp", "udp", "vlan", "tcp6"]),
+        // tcpprep 4.4.3 takes all hosts as clients if the packets are IPv6.
+        ("--auto=first", "first-packet", &["tcp", "udp", "icmp"]),
+        // A capture of one connection has the same client by its first SYN.
+        ("--auto=first", "first-syn", &["tcp", "vlan"]),
+    ] {
+        for capture in all {
+            let file = folder.path(&format!("{capture}.pcap"));
+            expect(0, Command::new("tcpprep").args([their, "-i", &file, "-o", &cache]));
+            let info = text(&expect(0, Command::new("tcpprep").arg(format!("--print-info={cache}"))).stdout);
+            let sides: Vec<bool> =
+                info.lines().filter_map(|line| Some(line.split_once("-> ")?.1 == "Primary")).collect();
+            let mut whole = frames(&file);
+            whole.iter_mut().for_each(|frame| frame.resize(frame.len().max(60), 0));
+            assert_eq!(sides.len(), whole.len(), "{info}");
+            let of = |side: bool| -> Vec<_> {
+                whole.iter().zip(&sides).filter(|(_, is)| **is == side).map(|(frame, _)| frame.clone()).collect()
+            };
+            for memory in ["1G", "0"] {
+                let arguments = [&file, &ports[0], &ports[1], "--split", rule, "--speed", "1000", "--memory", memory];
+                let (part, _, said) = replay(0, &arguments);
+                assert!(frames(&a) == of(true) && frames(&b) == of(false), "{capture}, {rule}: {sides:?} {said}");
+                assert_eq!((&part["given"], &part["unsent"]), (&json!(whole.len()), &json!(0)), "{part}");
+            }
+        }
+    }
+    let file = folder.path("tcp.pcap");
+    refuses(2, &[&file, "null:", "null:"], &["which port sends which frames?"]);
+    refuses(2, &[&file, "null:", "--split", "port"], &["give a second one"]);
+    refuses(2, &[&file, &ports[0], &ports[1], "--split", "side"], &["it must be mac="]);
+}
+
+/// The frames of both ports have one clock: each is sent at its time, and none before one of the other port that is due
+/// earlier.
+#[test]
+fn both_ports_keep_the_times() {
+    let folder = Folder::new("replay-two");
+    let [file, a, b] = ["in.pcap", "a.pcapng", "b.pcapng"].map(|file| folder.path(file));
+    let all: Vec<_> = (0..40u64)
+        .map(|n| {
+            let mut frame = frame(n as usize);
+            frame[11] = 2 + (n % 2) as u8;
+            (n * 10_000_000, frame)
+        })
+        .collect();
+    write_timed(&file, &all);
+    let ports = [&a, &b].map(|file| format!("pcap:{file}?write"));
+    for exact in [&[][..], &["--exact"]] {
+        for memory in ["1G", "0"] {
+            let arguments = [&file, &ports[0], &ports[1], "--split", "mac=02:00:00:00:00:02", "--memory", memory];
+            let (part, summary, _) = replay(0, &[&arguments[..], exact].concat());
+            let sent: Vec<u64> = (0..2).map(|n| summary["ports"][n]["tx_packets"].as_u64().unwrap()).collect();
+            assert_eq!(sent, [20, 20], "{summary}");
+            assert_eq!(part["errors"]["times"]["count"], 40, "{part}");
+            assert!(part["last_sent_seconds"].as_f64().unwrap() >= 0.39, "{part}");
+        }
+    }
 }

@@ -193,8 +193,8 @@ impl Stream {
         let (mut frames, mut bytes) = (Frames::open(path).unwrap_or_else(|error| wrong(error)), Vec::new());
         loop {
             match frames.next(&mut bytes).unwrap_or_else(|error| wrong(error)) {
-                FramePoll::Frame { is_snapped, .. } => {
-                    if is_snapped {
+                FramePoll::Frame { captured_len, original_len, .. } => {
+                    if captured_len < original_len {
                         note("note: the template is incomplete: it was cut by the capture's snap length");
                     }
                     return Ok(Some(bytes));

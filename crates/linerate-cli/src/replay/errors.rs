@@ -44,6 +44,18 @@ impl Errors {
         self.ends = Some((self.ends.map_or(error, |(first, _)| first), error));
     }
 
+    /// Adds the frames of another port.
+    pub fn add(&mut self, other: &Errors) {
+        let both = [&mut self.times, &mut self.gaps, &mut self.undisturbed];
+        for (sum, other) in both.into_iter().zip([&other.times, &other.gaps, &other.undisturbed]) {
+            sum.add(other).expect("it grows with what comes");
+        }
+        // The drift of the port whose last frame had the larger error.
+        let ends = [self.ends, other.ends].into_iter().flatten();
+        self.ends = ends.max_by_key(|(_, last)| last.unsigned_abs());
+        self.paused += other.paused;
+    }
+
     /// Returns the last frame's error.
     pub fn last(&self) -> i64 {
         self.ends.map_or(0, |(_, last)| last)
@@ -85,6 +97,13 @@ impl Pauses {
         self.count += 1;
         self.sum += nanoseconds;
         self.longest = self.longest.max(nanoseconds);
+    }
+
+    /// Adds the pauses of another thread.
+    pub fn add_all(&mut self, other: &Pauses) {
+        self.count += other.count;
+        self.sum += other.sum;
+        self.longest = self.longest.max(other.longest);
     }
 
     /// Returns the total seconds of all pauses, and those of the longest one.

@@ -1,8 +1,8 @@
 //! The thread that sends each frame at its time.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use linerate::Batch;
@@ -12,7 +12,7 @@ use linerate::port::TxQueue;
 use super::errors::{Errors, PAUSE, Pauses};
 use super::schedule::{Pace, Schedule};
 use super::source::{Peek, Source};
-use super::timeline::{Clocks, Timeline};
+use super::timeline::{Anchor, Clocks, Timeline};
 use crate::limits::End;
 use crate::profile::{cycles, cycles_in};
 use crate::run::send;
@@ -54,8 +54,9 @@ pub struct Tally {
     pub snapped: u64,
     /// By how many nanoseconds the frame is overdue that the port had not accepted at the end.
     pub overdue: Option<u64>,
-    /// The run ended before its frames did.
-    pub is_unfinished: bool,
+    /// The number of frames that were not sent because the run ended first; `None` if there are some, but their number
+    /// is unknown.
+    pub unsent: Option<u64>,
 }
 
 impl Tally {
@@ -70,8 +71,22 @@ impl Tally {
             too_long: 0,
             snapped: 0,
             overdue: None,
-            is_unfinished: false,
+            unsent: Some(0),
         }
+    }
+
+    /// Adds the counts of another port.
+    pub fn add(&mut self, other: &Tally) {
+        self.errors.add(&other.errors);
+        self.pauses.add_all(&other.pauses);
+        self.given += other.given;
+        self.nanoseconds = self.nanoseconds.max(other.nanoseconds);
+        self.no_room += other.no_room;
+        self.not_read += other.not_read;
+        self.too_long += other.too_long;
+        self.snapped += other.snapped;
+        self.overdue = self.overdue.max(other.overdue);
+        self.unsent = self.unsent.zip(other.unsent).map(|(ours, theirs)| ours.saturating_add(theirs));
     }
 }
 
@@ -96,6 +111,11 @@ pub struct Sender {
     pub left: u64,
     pub end: End,
     pub is_finished: Arc<AtomicBool>,
+    /// The senders that still have frames, and whether this is one of them.
+    pub unfinished: Arc<AtomicUsize>,
+    pub has_frames: bool,
+    /// The start of all senders, and their clock.
+    pub start: Arc<OnceLock<Start>>,
     pub clock: Option<Clock>,
     /// When the next frame that is not yet in the batch is due.
     pub next: Option<u64>,
@@ -107,9 +127,24 @@ pub struct Sender {
     pub refused: usize,
     /// The source had no frame ready when one could have been due.
     pub has_starved: bool,
+    /// The run has ended.
+    pub has_given_up: bool,
     pub tally: Tally,
     /// Where the counts go at the end.
     pub report: Arc<Mutex<Option<Tally>>>,
+}
+
+/// The moment at which a replay starts, on all ports.
+pub struct Start {
+    clocks: Clocks,
+    anchor: Anchor,
+}
+
+impl Start {
+    fn now() -> Start {
+        let clocks = Clocks::new();
+        Start { clocks, anchor: clocks.read() }
+    }
 }
 
 /// The clock of a started replay.
@@ -121,18 +156,17 @@ pub struct Clock {
 }
 
 impl Clock {
+    /// Creates the clock of a sender.
+    fn new(start: &Start) -> Clock {
+        let timeline = Timeline::new(start.anchor, Timeline::calibrated());
+        Clock { clocks: start.clocks, timeline, start: start.anchor.nanoseconds + LEAD }
+    }
+
     /// Adds the pause between two readings of the counter; returns its end.
     fn record_pause(&self, pauses: &mut Pauses, before: u64, after: u64) -> u64 {
         let [begin, end] = [before, after].map(|at| self.timeline.nanoseconds_at(at));
         pauses.add(end - begin);
         end.saturating_sub(self.start)
-    }
-
-    fn start() -> Clock {
-        let clocks = Clocks::new();
-        let anchor = clocks.read();
-        let timeline = Timeline::new(anchor, Timeline::calibrated());
-        Clock { clocks, timeline, start: anchor.nanoseconds + LEAD }
     }
 
     /// Returns the present time of the schedule; 0 before it begins.
@@ -160,7 +194,7 @@ impl Sender {
             if !self.source.is_ready() {
                 return 0;
             }
-            self.clock = Some(Clock::start());
+            self.clock = Some(Clock::new(self.start.get_or_init(Start::now)));
         }
         let is_loaded = !self.batch.is_empty() || self.load(u64::MAX);
         if !is_loaded || self.tx.unsent() > 0 {
@@ -237,7 +271,8 @@ impl Sender {
                 return false;
             }
             _ => {
-                if self.batch.is_empty() {
+                let is_over = self.batch.is_empty() && std::mem::take(&mut self.has_frames);
+                if is_over && self.unfinished.fetch_sub(1, Ordering::Relaxed) == 1 {
                     self.is_finished.store(true, Ordering::Relaxed);
                 }
                 return false;
@@ -292,8 +327,9 @@ impl Sender {
             let now = self.now();
             self.tally.overdue = (now > due && self.refused > 0).then(|| now - due);
         }
-        let has_more = !self.batch.is_empty() || self.left > 0 && !matches!(self.source.peek(), Peek::End);
-        self.tally.is_unfinished |= has_more;
+        if !std::mem::replace(&mut self.has_given_up, true) {
+            self.tally.unsent = self.source.left().map(|left| left.saturating_add(self.due.len() as u64));
+        }
         self.batch.clear();
         self.due.clear();
         self.tx.send(&mut self.batch);

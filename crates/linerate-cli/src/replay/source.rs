@@ -2,20 +2,25 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, TrySendError, channel, sync_channel};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, TrySendError, channel, sync_channel,
+};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use linerate::Error;
 use linerate::capture::Frames;
+use linerate::traffic::EditCounts;
 
-use super::merge::{Chunk, Found, Merge, Step};
+use super::merge::{Chunk, Found, Merge, Preparation, Step};
 use crate::notes::unread;
 use crate::signals::interrupts;
 
 /// Bytes of a chunk, and the number of chunks that are read ahead: 16 MiB.
 const CHUNK: usize = 256 << 10;
 const AHEAD: usize = 64;
+/// How long the end of a run waits for the thread that reads ahead to find the captures' end.
+const END_WAIT: Duration = Duration::from_millis(100);
 /// How long the reader sleeps when a pipe has no data.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -26,6 +31,9 @@ pub struct Reading {
     pub begin: Option<u64>,
     pub files: Vec<Found>,
     pub failures: Vec<Error>,
+    /// The counts of edited frames of the last pass, and of its shortened gaps.
+    pub edited: Option<EditCounts>,
+    pub shortened: u64,
 }
 
 /// The frames, in the order in which they are due.
@@ -39,9 +47,11 @@ pub struct Source {
     period: u64,
     /// Passes left after this one; `None`: endless.
     passes: Option<u64>,
+    /// The passes have no end.
+    is_endless: bool,
     ahead: Option<Ahead>,
     /// The files, kept open so that nothing can record into them.
-    _open: Option<Merge>,
+    _open: Arc<Mutex<Merge>>,
     reading: Arc<Mutex<Reading>>,
     /// The longest frame, and the average length, if all frames are known.
     lens: Option<(usize, usize)>,
@@ -80,88 +90,128 @@ impl Drop for Ahead {
     }
 }
 
-impl Source {
-    /// Opens the files. They are read into memory now if they have at most `memory` bytes, otherwise a thread reads
-    /// them ahead.
-    pub fn open(paths: &[PathBuf], adds_headers: bool, passes: u64, memory: u64) -> Result<Source, Error> {
-        let has_pipe = paths.iter().any(|path| Frames::may_wait(path));
-        let len = |path: &PathBuf| path.metadata().map_or(u64::MAX, |file| file.len());
-        let bytes = paths.iter().map(len).fold(0, u64::saturating_add);
-        let mut source = Source {
+/// Opens the files for a number of ports, whose sources it returns. They are read into memory now if they have at most
+/// `memory` bytes, otherwise a thread reads them ahead.
+pub fn open(
+    paths: &[PathBuf],
+    preparation: &Preparation,
+    ports: usize,
+    passes: u64,
+    memory: u64,
+) -> Result<Vec<Source>, Error> {
+    let has_pipe = paths.iter().any(|path| Frames::may_wait(path));
+    let len = |path: &PathBuf| path.metadata().map_or(0, |file| file.len());
+    let bytes: u64 = paths.iter().map(len).sum();
+    // Passes with other addresses are read again.
+    let is_same = passes == 1 || !preparation.rules.unique_addresses;
+    let passes = passes.checked_sub(1);
+    if !has_pipe && bytes <= memory && is_same {
+        let merge = Merge::open(paths, preparation, 0)?;
+        if let Some(sources) = read_all(merge, ports, passes, memory)? {
+            return Ok(sources);
+        }
+    }
+    read_ahead(paths, preparation, ports, passes)
+}
+
+/// Reads all frames. Returns `None` if they have more than `memory` bytes, which a compressed file does not show.
+fn read_all(
+    mut merge: Merge,
+    ports: usize,
+    mut passes: Option<u64>,
+    memory: u64,
+) -> Result<Option<Vec<Source>>, Error> {
+    let (mut of_ports, mut total) = (vec![Vec::new(); ports], 0);
+    let mut step = Step::Frame;
+    while step == Step::Frame && !interrupts().should_end() {
+        let mut chunks = vec![Chunk::default(); ports];
+        while len_of(&chunks) < CHUNK && step == Step::Frame {
+            step = merge.read(&mut chunks);
+        }
+        total += len_of(&chunks);
+        if total as u64 > memory {
+            return Ok(None);
+        }
+        of_ports.iter_mut().zip(chunks).for_each(|(all, chunk)| all.push(chunk));
+    }
+    let reading = Arc::<Mutex<Reading>>::default();
+    record_pass(&reading, &mut merge);
+    let period = merge.period();
+    let has_failed = {
+        let mut reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
+        if merge.count() == 0 {
+            return Err(reading.failures.pop().unwrap_or_else(|| without_frames(&reading)));
+        }
+        !reading.failures.is_empty()
+    };
+    // A damaged file is not repeated: the rest of it is unknown.
+    if has_failed {
+        passes = Some(0);
+    }
+    let open = Arc::new(Mutex::new(merge));
+    let source = |chunks: Vec<Chunk>| {
+        let lens = || chunks.iter().flat_map(Chunk::lens);
+        let (longest, count) = (lens().max().unwrap_or(0), lens().count());
+        Source {
+            lens: Some((longest, lens().sum::<usize>() / count.max(1))),
+            // Without frames, further passes have none either.
+            passes: if count == 0 { Some(0) } else { passes },
+            chunks,
+            at: (0, 0, 0),
+            pass_start: 0,
+            period,
+            is_endless: passes.is_none(),
+            ahead: None,
+            _open: open.clone(),
+            reading: reading.clone(),
+        }
+    };
+    Ok(Some(of_ports.into_iter().map(source).collect()))
+}
+
+/// Returns the number of bytes of all chunks.
+fn len_of(chunks: &[Chunk]) -> usize {
+    chunks.iter().map(|chunk| chunk.bytes.len()).sum()
+}
+
+/// Starts a thread that reads the frames ahead.
+fn read_ahead(
+    paths: &[PathBuf],
+    preparation: &Preparation,
+    ports: usize,
+    passes: Option<u64>,
+) -> Result<Vec<Source>, Error> {
+    let merge = Merge::open(paths, preparation, 0)?;
+    let files: Vec<PathBuf> = paths.iter().filter(|path| !Frames::may_wait(path)).cloned().collect();
+    let open = Arc::new(Mutex::new(Merge::open(&files, preparation, 0)?));
+    let (is_ready, stop) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+    let reading = Arc::<Mutex<Reading>>::default();
+    let (mut outputs, mut sources) = (Vec::new(), Vec::new());
+    for _ in 0..ports {
+        let (sender, chunks) = sync_channel(AHEAD);
+        let (back, used) = channel();
+        outputs.push(Output { chunks: sender, used });
+        sources.push(Source {
             chunks: Vec::new(),
             at: (0, 0, 0),
             pass_start: 0,
             period: 0,
-            passes: passes.checked_sub(1),
-            ahead: None,
-            _open: None,
-            reading: Arc::default(),
+            passes: Some(0),
+            is_endless: passes.is_none(),
+            ahead: Some(Ahead { chunks, back, is_ready: is_ready.clone(), stop: stop.clone() }),
+            _open: open.clone(),
+            reading: reading.clone(),
             lens: None,
-        };
-        let fits = !has_pipe && bytes <= memory;
-        if !fits || !source.read_all(Merge::open(paths, adds_headers)?, memory)? {
-            source.read_ahead(Merge::open(paths, adds_headers)?, paths.to_vec(), adds_headers)?;
-        }
-        Ok(source)
+        });
     }
+    let (paths, preparation) = (paths.to_vec(), preparation.clone());
+    let reader = Reader { paths, preparation, passes, outputs, is_ready, stop, reading };
+    let thread = std::thread::Builder::new().name("reader".to_string()).spawn(move || reader.run(merge));
+    thread.map_err(Error::thread)?;
+    Ok(sources)
+}
 
-    /// Reads all frames. Returns false if they have more than `memory` bytes, which a compressed file does not show.
-    fn read_all(&mut self, mut merge: Merge, memory: u64) -> Result<bool, Error> {
-        let (mut longest, mut total) = (0, 0);
-        let mut step = Step::Frame;
-        while step == Step::Frame && !interrupts().should_end() {
-            let mut chunk = Chunk::default();
-            while chunk.bytes.len() < CHUNK && step == Step::Frame {
-                let before = chunk.bytes.len();
-                step = merge.read(&mut chunk);
-                longest = longest.max(chunk.bytes.len() - before);
-            }
-            total += chunk.bytes.len();
-            if total as u64 > memory {
-                self.chunks.clear();
-                return Ok(false);
-            }
-            self.chunks.push(chunk);
-        }
-        self.period = merge.period();
-        record_pass(&self.reading, &mut merge);
-        let mut reading = self.reading();
-        if merge.count() == 0 {
-            return Err(reading.failures.pop().unwrap_or_else(|| without_frames(&reading)));
-        }
-        // A damaged file is not repeated: the rest of it is unknown.
-        let is_damaged = !reading.failures.is_empty();
-        drop(reading);
-        if is_damaged {
-            self.passes = Some(0);
-        }
-        self.lens = Some((longest, total / merge.count() as usize));
-        self._open = Some(merge);
-        Ok(true)
-    }
-
-    fn read_ahead(&mut self, merge: Merge, paths: Vec<PathBuf>, adds_headers: bool) -> Result<(), Error> {
-        let files: Vec<PathBuf> = paths.iter().filter(|path| !Frames::may_wait(path)).cloned().collect();
-        self._open = Some(Merge::open(&files, adds_headers)?);
-        let (sender, chunks) = sync_channel(AHEAD);
-        let (back, used) = channel();
-        let (is_ready, stop) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
-        let reader = Reader {
-            paths,
-            adds_headers,
-            passes: self.passes,
-            chunks: sender,
-            used,
-            is_ready: is_ready.clone(),
-            stop: stop.clone(),
-            reading: self.reading.clone(),
-        };
-        let thread = std::thread::Builder::new().name("reader".to_string()).spawn(move || reader.run(merge));
-        thread.map_err(Error::thread)?;
-        (self.ahead, self.passes) = (Some(Ahead { chunks, back, is_ready, stop }), Some(0));
-        Ok(())
-    }
-
+impl Source {
     /// Returns whether as much was read ahead as is possible before the first frame is sent.
     pub fn is_ready(&self) -> bool {
         self.ahead.as_ref().is_none_or(|ahead| ahead.is_ready.load(Ordering::Relaxed))
@@ -182,8 +232,22 @@ impl Source {
         self.reading.clone()
     }
 
-    fn reading(&self) -> std::sync::MutexGuard<'_, Reading> {
-        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns whether the passes have no end.
+    pub fn is_endless(&self) -> bool {
+        self.is_endless
+    }
+
+    /// Returns the number of frames that were not consumed; `None` if there are some, but their number is unknown.
+    /// A thread that reads ahead may need a moment to find the end.
+    pub fn left(&mut self) -> Option<u64> {
+        let Some(ahead) = &self.ahead else {
+            let of = |chunks: &[Chunk]| chunks.iter().map(|chunk| chunk.frames.len() as u64).sum::<u64>();
+            let rest = of(self.chunks.get(self.at.0..).unwrap_or_default()).saturating_sub(self.at.1 as u64);
+            return Some(rest.saturating_add(self.passes?.saturating_mul(of(&self.chunks))));
+        };
+        let has_next = self.chunks.get(self.at.0).is_some_and(|chunk| self.at.1 < chunk.frames.len());
+        let is_over = || matches!(ahead.chunks.recv_timeout(END_WAIT), Err(RecvTimeoutError::Disconnected));
+        (!has_next && is_over()).then_some(0)
     }
 
     /// Returns the next frame without consuming it.
@@ -255,16 +319,23 @@ fn without_frames(reading: &Reading) -> Error {
 fn record_pass(reading: &Mutex<Reading>, merge: &mut Merge) {
     let mut reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
     (reading.begin, reading.files) = merge.found();
+    (reading.edited, reading.shortened) = merge.changed();
     reading.failures.extend(merge.take_failures());
+}
+
+/// Where a port's chunks go, with the start of their pass, and where used chunks return.
+struct Output {
+    chunks: SyncSender<(u64, Chunk)>,
+    used: Receiver<Chunk>,
 }
 
 /// Reads ahead, in its own thread.
 struct Reader {
     paths: Vec<PathBuf>,
-    adds_headers: bool,
+    preparation: Preparation,
     passes: Option<u64>,
-    chunks: SyncSender<(u64, Chunk)>,
-    used: Receiver<Chunk>,
+    /// One for each port.
+    outputs: Vec<Output>,
     is_ready: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     reading: Arc<Mutex<Reading>>,
@@ -273,7 +344,7 @@ struct Reader {
 impl Reader {
     fn run(mut self, mut merge: Merge) {
         let mut pass_start = 0u64;
-        loop {
+        for pass in 1u32.. {
             if self.pass(&mut merge, pass_start).is_none() {
                 break;
             }
@@ -294,7 +365,7 @@ impl Reader {
                 break;
             }
             pass_start = pass_start.saturating_add(merge.period());
-            match Merge::open(&self.paths, self.adds_headers) {
+            match Merge::open(&self.paths, &self.preparation, pass) {
                 Ok(again) => merge = again,
                 Err(error) => {
                     reading.failures.push(error);
@@ -308,16 +379,17 @@ impl Reader {
     /// Reads the files once; `None` if the replay has ended.
     fn pass(&self, merge: &mut Merge, pass_start: u64) -> Option<()> {
         loop {
-            let mut chunk = self.used.try_recv().unwrap_or_default();
-            chunk.bytes.clear();
-            chunk.frames.clear();
+            let used = |output: &Output| output.used.try_recv().unwrap_or_default();
+            let mut chunks: Vec<Chunk> = self.outputs.iter().map(used).collect();
+            chunks.iter_mut().for_each(Chunk::clear);
             let mut step = Step::Frame;
-            while chunk.bytes.len() < CHUNK && step == Step::Frame {
-                step = merge.read(&mut chunk);
+            while len_of(&chunks) < CHUNK && step == Step::Frame {
+                step = merge.read(&mut chunks);
             }
             record_pass(&self.reading, merge);
-            if !chunk.frames.is_empty() {
-                self.send((pass_start, chunk))?;
+            // Each port gets all frames up to here before one of them blocks, so that no port waits for another's.
+            for (output, chunk) in self.outputs.iter().zip(chunks).filter(|(_, chunk)| !chunk.frames.is_empty()) {
+                self.send(output, (pass_start, chunk))?;
             }
             match step {
                 Step::Frame => {}
@@ -334,12 +406,12 @@ impl Reader {
         }
     }
 
-    fn send(&self, chunk: (u64, Chunk)) -> Option<()> {
-        match self.chunks.try_send(chunk) {
+    fn send(&self, output: &Output, chunk: (u64, Chunk)) -> Option<()> {
+        match output.chunks.try_send(chunk) {
             Ok(()) => Some(()),
             Err(TrySendError::Full(chunk)) => {
                 self.is_ready.store(true, Ordering::Relaxed);
-                self.chunks.send(chunk).ok()
+                output.chunks.send(chunk).ok()
             }
             Err(TrySendError::Disconnected(_)) => None,
         }

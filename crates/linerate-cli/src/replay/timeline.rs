@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::profile::{cycles, cycles_in};
 
 /// Reads both clocks at the same moment.
+#[derive(Clone, Copy)]
 pub struct Clocks {
     origin: Instant,
 }

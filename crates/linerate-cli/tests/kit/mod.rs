@@ -107,3 +107,12 @@ pub fn write_cases(folder: &Folder) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kit/cases.py");
     expect(0, Command::new("/usr/bin/python3").arg(script).current_dir(&folder.0));
 }
+
+/// Writes captures of many protocols into a new folder, with scapy.
+pub fn captures(name: &str) -> Folder {
+    let folder = Folder::new(name);
+    let script = folder.path("captures.py");
+    std::fs::write(&script, include_str!("captures.py")).unwrap();
+    expect(0, Command::new("/usr/bin/python3").arg(&script).current_dir(&folder.0));
+    folder
+}
