@@ -31,8 +31,9 @@ pub struct Rewriter {
     first_snap_len: Option<u32>,
     frame: Vec<u8>,
     copied: Vec<u8>,
-    /// Packets of other link types.
+    /// Packets of other link types, and frames with more bytes than their length.
     not_ethernet: u64,
+    surplus: u64,
 }
 
 // Blocks and options of pcapng (draft-ietf-opsawg-pcapng, section 4).
@@ -60,6 +61,7 @@ impl Rewriter {
             frame,
             copied,
             not_ethernet: 0,
+            surplus: 0,
         })
     }
 
@@ -71,6 +73,11 @@ impl Rewriter {
     /// Returns the number of packets that were copied without an edit, as they are not Ethernet.
     pub fn not_ethernet(&self) -> u64 {
         self.not_ethernet
+    }
+
+    /// Returns the number of frames of which the file has more bytes than their length; those were removed.
+    pub fn surplus(&self) -> u64 {
+        self.surplus
     }
 
     /// Copies up to the next packet, and appends to `output` what `edit` makes of it. `edit` gets the captured bytes and
@@ -98,6 +105,7 @@ impl Rewriter {
                 output.extend_from_slice(record);
             }
             Some(found) => {
+                self.surplus += u64::from(found.surplus > 0);
                 let mut is_first = true;
                 edit(&mut frame, found.original_len, &mut |bytes, len| {
                     self.append(output, record, bytes, len, std::mem::take(&mut is_first));

@@ -105,38 +105,28 @@ pub fn run(asked: &Edit) -> Result<ExitCode, Error> {
         true => Output::standard(|| interrupts().should_end())?,
         false => Output::create(&asked.output)?,
     };
-    let (mut editor, mut bytes, mut written) = (Editor::new(rules), Vec::new(), 0u64);
-    let end = loop {
-        let next = rewriter.next(&mut bytes, |frame, len, each| {
-            editor.edit(frame, len, |bytes, len| {
-                written += 1;
-                each(bytes, len);
-            });
-        });
-        let is_over = !matches!(next, Ok(true)) || interrupts().should_end();
-        if is_over || bytes.len() >= BUFFER {
-            output.write_all_counted(&bytes).map_err(|(error, _)| output.error(&error, "only a part of the"))?;
-            bytes.clear();
+    let (mut editor, mut written) = (Editor::new(rules), 0);
+    let end = copy(&mut rewriter, &mut editor, &mut output, &mut written);
+    let (counts, skipped, surplus) = (editor.counts(), rewriter.not_ethernet(), rewriter.surplus());
+    note_counts(&counts);
+    for (count, what) in [
+        (skipped, "packets are not Ethernet, and were not edited"),
+        (surplus, "frames had more bytes than their length, which were removed"),
+    ] {
+        if count > 0 {
+            note(&format!("note: {count} {what}"));
         }
-        match next {
-            Err(error) => break Err(error),
-            Ok(_) if is_over => break Ok(()),
-            Ok(_) => {}
-        }
-    };
-    let (counts, skipped) = (editor.counts(), rewriter.not_ethernet());
-    note_counts(&counts, skipped);
+    }
     let interrupted = interrupts().should_end();
     if interrupted {
         note(&format!("note: interrupted: {} frames were read, and not those after them", counts.frames));
     }
     if asked.json {
-        let part = json!({ "written": written, "not_ethernet": skipped, "interrupted": interrupted });
-        let mut summary = as_json(&counts);
-        if let (Value::Object(summary), Value::Object(part)) = (&mut summary, part) {
-            summary.extend(part);
-        }
-        print(&format!("{}\n", json!({ "edited": summary })));
+        let summary = json!({
+            "command": "edit", "written": written, "not_ethernet": skipped, "surplus": surplus, "interrupted": interrupted,
+            "edited": as_json(&counts),
+        });
+        print(&format!("{}\n", json!({ "summary": summary })));
     } else if !to_standard {
         let output = asked.output.display();
         print(&format!(
@@ -145,6 +135,30 @@ pub fn run(asked: &Edit) -> Result<ExitCode, Error> {
         ));
     }
     end.map(|()| ExitCode::SUCCESS)
+}
+
+/// Copies all packets, edited, until the end or a signal. `written` counts the frames in the output.
+fn copy(rewriter: &mut Rewriter, editor: &mut Editor, output: &mut Output, written: &mut u64) -> Result<(), Error> {
+    let (mut bytes, mut flushed) = (Vec::new(), 0);
+    loop {
+        let next = rewriter.next(&mut bytes, |frame, len, each| {
+            editor.edit(frame, len, |bytes, len| {
+                *written += 1;
+                each(bytes, len);
+            });
+        });
+        let is_over = !matches!(next, Ok(true)) || interrupts().should_end();
+        if is_over || bytes.len() >= BUFFER {
+            let outcome = output.write_all_counted(&bytes);
+            outcome.map_err(|(error, _)| output.error(&error, format_args!("at least {flushed}")))?;
+            flushed = *written;
+            bytes.clear();
+        }
+        next?;
+        if is_over {
+            return Ok(());
+        }
+    }
 }
 
 /// Returns the path of a capture to read; `-` is standard input.
@@ -171,10 +185,9 @@ fn check_name(output: &Path, format: Format) -> Result<(), Error> {
 }
 
 /// Prints what could not be edited.
-pub fn note_counts(counts: &EditCounts, skipped: u64) {
+pub fn note_counts(counts: &EditCounts) {
     let EditCounts { incomplete_headers, unknown_checksums, truncated, fragmented, fragments, too_long, .. } = *counts;
     let all = [
-        (skipped, "packets are not Ethernet, and were not edited".to_string()),
         (incomplete_headers, "frames end within their headers, and were edited up to there".to_string()),
         (
             unknown_checksums,

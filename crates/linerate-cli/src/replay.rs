@@ -332,7 +332,7 @@ impl Settings<'_> {
         let name = self.name;
         self.note_unsent(tally, measured);
         if let Some(counts) = &reading.edited {
-            note_counts(counts, 0);
+            note_counts(counts);
         }
         for file in &reading.files {
             unread(&file.defects).iter().for_each(|line| note(&format!("note: {}: {line}", file.name)));

@@ -4,7 +4,7 @@ mod kit;
 
 use std::process::Command;
 
-use kit::{captures, expect, linerate, text};
+use kit::{captures, expect, linerate, summary, text};
 use serde_json::json;
 
 /// A record of a pcap file: seconds, fraction, original length, and the captured bytes.
@@ -293,12 +293,19 @@ fn what_is_not_edited_is_counted() {
     let folder = captures("edit-counts");
     let [snapped, out] = ["snapped.pcap", "out.pcap"].map(|file| folder.path(file));
     let output = expect(0, &mut edit(&snapped, &out, "--set tcp(urgent=1) --fit truncate --mtu 60 --json"));
-    let counts: serde_json::Value = serde_json::from_str(&text(&output.stdout)).unwrap();
+    let counts = summary(&output.stdout);
     let edited = &counts["edited"];
-    assert_eq!((&edited["frames"], &edited["written"]), (&json!(20), &json!(20)), "{counts}");
+    assert_eq!((&edited["frames"], &counts["written"]), (&json!(20), &json!(20)), "{counts}");
     assert!(edited["truncated"].as_u64() > Some(0) && edited["incomplete_headers"] == 6, "{counts}");
     let said = text(&output.stderr);
     assert!(said.contains("6 frames end within their headers, and were edited up to there"), "{said}");
+    // A record with 4 bytes more than its frame has.
+    let longer = folder.path("longer.pcap");
+    let tcp = records(&folder.path("tcp.pcap"));
+    write(&longer, &[(1, 2, tcp[0].2, [&tcp[0].3[..], &[0xEE; 4]].concat())]);
+    let said = text(&expect(0, &mut edit(&longer, &out, "")).stderr);
+    assert!(said.contains("1 frames had more bytes than their length, which were removed"), "{said}");
+    assert_eq!(records(&out)[0].3, tcp[0].3);
     // Up to the damage, whose position is reported.
     let damaged = folder.path("damaged.pcap");
     let whole = std::fs::read(&snapped).unwrap();
