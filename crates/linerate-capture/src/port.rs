@@ -99,7 +99,7 @@ impl CapturePort {
                 return Err(Error::too_many_queues(config.name, direction, queues, 1));
             }
         }
-        let path = PathBuf::from(name.rest());
+        let path = PathBuf::from(name.address());
         let is_written = name.switch("write", false)?;
         let passes = name.number("loop", 1, 0..=usize::MAX)?;
         let speed = name.option("speed").map(str::parse::<Speed>).transpose();

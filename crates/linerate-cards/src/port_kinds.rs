@@ -58,7 +58,7 @@ pub static VFIO_USER: PortKind = PortKind {
 
 fn open_served(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     let (name, config) = (opening.name, opening.config);
-    let device = VfioUser::connect(name.rest())?;
+    let device = VfioUser::connect(name.address())?;
     let (vendor, number) = device.identity()?;
     let (what, driver) = nic::require_driver(name.short(), vendor, number)?;
     let config = Config { description: format!("{what} (vfio-user)"), device: number, ..config };

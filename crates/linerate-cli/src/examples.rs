@@ -97,7 +97,10 @@ pub const NAMES: [(&str, &str); 2] = [
 
 /// Lists the kinds of ports with an example each, and on request with their options.
 pub fn kinds(with_options: bool) -> String {
-    let mut text = "Kinds of ports, with examples (quote names with ?, & or { for the shell):\n".to_string();
+    let mut text =
+        "Kinds of ports, with examples (quote names with ?, & or { for the shell;\nwrite such a character of an \
+                    interface or a path as in URLs, as packet:lab%3F1):\n"
+            .to_string();
     for kind in KINDS {
         text += &format!("  {:27}  {}\n", kind.example, kind.summary);
         for option in kind.options.iter().filter(|_| with_options) {

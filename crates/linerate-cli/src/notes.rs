@@ -105,7 +105,7 @@ fn tx_dropped_by_interface(name: &PortName) -> Option<u64> {
         let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/statistics/tx_dropped"));
         text.ok()?.trim().parse().ok()
     };
-    let name = name.is_xdp().then(|| name.rest())?;
+    let name = name.is_xdp().then(|| name.address())?;
     // "eth0-2" is a queue of eth0, unless it is an interface.
     count(name).or_else(|| count(name.rsplit_once('-')?.0))
 }

@@ -6,7 +6,7 @@ use linerate::kernel::{Interface, LeftBehind, left_behind};
 use linerate::memory::PageSize;
 use linerate::nic;
 use linerate::pci::{NetworkCard, Taken, default_route, group_peers, in_use, network_cards, taken};
-use linerate::port::Link;
+use linerate::port::{Link, escaped};
 use linerate::{Error, KINDS};
 use serde_json::{Value, json};
 
@@ -79,14 +79,14 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
         notes.iter().for_each(|note| print(&format!("               {note}\n")));
     }
     for interface in &interfaces {
-        let name = interface.name();
+        let name = escaped(interface.name());
         let link = if matches!(interface.link(), Ok(Link::Up { .. })) { "up" } else { "down" };
         let (queues, mtu) = (interface.queues(), interface.mtu().unwrap_or(0));
         print(&format!(
             "xdp:{name:<10} {} interface, {link}, queues {queues}, MTU {mtu}; or packet:{name}\n",
             interface.driver()
         ));
-        for LeftBehind { process, rules, .. } in left.iter().filter(|left| left.interface == name) {
+        for LeftBehind { process, rules, .. } in left.iter().filter(|left| left.interface == interface.name()) {
             print(&format!("               {}\n", as_note(*process, *rules)));
         }
         if let Some(address) = interface.addresses().first() {
@@ -126,7 +126,8 @@ fn describe(card: NetworkCard, taken: &[Taken]) -> Entry {
             notes.extend(in_use(&card));
             notes.push(match default_route(&card) {
                 Some(interface) => format!(
-                    "do not take it from Linux: the default route uses {interface}; share it: xdp:{interface}?flow=udp:4321"
+                    "do not take it from Linux: the default route uses {interface}; share it: xdp:{}?flow=udp:4321",
+                    escaped(interface)
                 ),
                 None => format!("to use it: sudo linerate bind {address}"),
             });

@@ -82,7 +82,7 @@ fn words(machine: &Machine, ports: &[PortName], (major, minor): (u32, u32)) -> R
     option("-smp", machine.processors.map_or(most, usize::from).to_string());
     option("-object", format!("memory-backend-memfd,id=memory,size={}M,share=on", machine.memory));
     for (n, port) in ports.iter().enumerate() {
-        let path = port.rest();
+        let path = port.address();
         let [is_client, is_packed] = [port.switch("client", false)?, port.switch("packed", false)?];
         port.switch("offloads", false)?;
         let queues = queues[n];

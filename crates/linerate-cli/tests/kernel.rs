@@ -4,7 +4,9 @@ mod kit;
 
 use std::io::Write;
 
-use kit::{Folder, Namespace, OutputTimeout, Process, alone, expect, frames, inside, pair, summary, write_frames};
+use kit::{
+    Folder, Namespace, OutputTimeout, Process, alone, expect, frames, inside, pair, summary, text, write_frames,
+};
 use linerate::traffic::Generator;
 use serde_json::Value;
 
@@ -480,6 +482,41 @@ fn a_frame_beyond_the_mtu_holds_nothing_up() {
         }
         assert_eq!(statistic("tx_dropped").unwrap(), before, "{port}");
     }
+}
+
+/// Linux counts the frames that are sent through each name as `linerate ports` prints it. It accepts no `%` in names.
+#[test]
+fn every_interface_name_is_a_port() {
+    const NAMES: [&str; 11] = ["a?b", "c&d", "e{f", "g}h", "i+r", "j;k", "l^", "ö", "o=p,q", "r*", "s-1"];
+    let namespace = Namespace::new("kn");
+    namespace.disable_ipv6("default");
+    for (n, name) in NAMES.iter().enumerate() {
+        let peer = format!("peer{n}");
+        expect(0, &mut namespace.of(["ip", "link", "add", name, "type", "veth", "peer", "name", &peer]));
+        [name, &*peer].iter().for_each(|name| drop(expect(0, &mut namespace.of(["ip", "link", "set", name, "up"]))));
+    }
+    let sent = |name: &str| -> u64 {
+        let said = text(&expect(0, &mut namespace.of(["ip", "-j", "-s", "link", "show", "dev", name])).stdout);
+        serde_json::from_str::<Value>(&said).unwrap()[0]["stats64"]["tx"]["packets"].as_u64().unwrap()
+    };
+    let command = |words: &[&str]| namespace.of([&[env!("CARGO_BIN_EXE_linerate")], words].concat());
+    let listed = text(&expect(0, &mut command(&["ports"])).stdout);
+    let ports: Vec<&str> = listed.lines().filter_map(|line| line.split_once("; or ").map(|(_, port)| port)).collect();
+    for (n, name) in NAMES.iter().enumerate() {
+        let before = sent(name);
+        let gen_to = |port: &str| drop(expect(0, &mut command(&["gen", port, "--count", "5", "--seconds", "20"])));
+        let port = ports.iter().find(|port| linerate::parse(port).unwrap().interface() == Some(name));
+        let port = port.unwrap_or_else(|| panic!("{name}: {listed}"));
+        gen_to(port);
+        assert_eq!(sent(name) - before, 5, "{port}");
+        if n < 6 {
+            // As the wire of a model, and with an option.
+            gen_to(&format!("sim:0?wire={port}?flow=udp"));
+            assert_eq!(sent(name) - before, 10, "{port}");
+        }
+    }
+    let said = text(&expect(2, &mut command(&["gen", "packet:none", "--count", "1"])).stderr);
+    assert!(said.contains("a%3Fb, ") && said.contains("i%2Br"), "{said}");
 }
 
 /// The server reports that a deleted interface is detached, and the next interface of that name can be attached.

@@ -30,7 +30,8 @@ pub static STACK: PortKind = PortKind {
 };
 
 fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
-    let interface = Interface::open(opening.name.rest().trim_end_matches('^'))?;
+    let name = opening.name.address();
+    let interface = Interface::open(name.strip_suffix('^').unwrap_or(name))?;
     Ok(Box::new(open_stack(&interface, opening.config)?))
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use linerate_core::error::{Error, ErrorKind, Remedy, Result};
-use linerate_core::port::{FRAME_HEADERS, Link, MacAddress};
+use linerate_core::port::{FRAME_HEADERS, Link, MacAddress, escaped};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
 /// A network interface of the kernel, in the process's network namespace.
@@ -75,7 +75,8 @@ impl Interface {
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
             .map_err(|error| Error::system("socket(AF_INET)", error))?;
         let index = netdevice::name_to_index(&socket, name).map_err(|_| {
-            let why = format!("there is no such interface; there are {}", netdevice_names(&socket).join(", "));
+            let names: Vec<String> = netdevice_names(&socket).iter().map(|name| escaped(name)).collect();
+            let why = format!("there is no such interface; there are {}", names.join(", "));
             Error::new(ErrorKind::NotFound, name, why).with_remedy(Remedy::Step("see: ip link".into()))
         })?;
         Ok(Interface { name: name.to_string(), index, socket })

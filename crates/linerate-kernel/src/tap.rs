@@ -35,7 +35,7 @@ pub static TAP: PortKind = PortKind {
         class: PortClass::Stack,
         ..Description::new("tap", Address::Interface)
     },
-    open: &|opening| Ok(Box::new(Tap::open(opening.name.rest(), opening.config)?)),
+    open: &|opening| Ok(Box::new(Tap::open(opening.name.address(), opening.config)?)),
 };
 
 /// `host:` and `host:NAME`
@@ -52,7 +52,7 @@ pub static HOST: PortKind = PortKind {
 };
 
 fn open_host(opening: Opening<'_>) -> Result<Box<dyn Device>> {
-    let name = match opening.name.rest() {
+    let name = match opening.name.address() {
         // The kernel chooses the number.
         "" => "linerate%d",
         name => name,

@@ -13,7 +13,7 @@ pub struct LongestOfInterface(Option<usize>);
 
 impl LongestOfInterface {
     pub fn of(name: &PortName) -> LongestOfInterface {
-        let on = name.is_packet().then(|| name.rest());
+        let on = name.interface().filter(|_| name.is_packet());
         let mtu = on.and_then(|on| Interface::open(on).and_then(|interface| interface.mtu()).ok());
         LongestOfInterface(mtu.map(|mtu| (mtu + FRAME_HEADERS).min(LONGEST)))
     }

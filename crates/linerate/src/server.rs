@@ -19,8 +19,8 @@ pub fn server() -> Server {
         let is_memory = is_vale(short) || is_pipe(short);
         // A card or any other port that is attached to a switch.
         let is_whole = is_memory || short.contains(':');
-        let there = if is_whole { 1 } else { queues_of(short) };
         let mut port = crate::parse(&if is_whole { name.to_string() } else { format!("netmap:{name}") })?;
+        let there = if is_whole { 1 } else { port.interface().map_or(1, queues_of) };
         // netmap takes all packets of an interface away from Linux, and programs that use netmap's names expect that.
         let is_card = !short.contains(['^', '/']);
         if is_card && !is_whole {

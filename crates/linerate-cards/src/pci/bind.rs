@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use linerate_core::error::{Remedy, Result};
-use linerate_core::port::Access;
+use linerate_core::port::{Access, escaped};
 
 use super::NetworkCard;
 use super::sysfs::group_members;
@@ -269,8 +269,8 @@ fn has_default_route(interface: &str, v4: &str, v6: &str) -> bool {
 pub(super) fn advice(card: &NetworkCard) -> Remedy {
     match default_route(card) {
         Some(interface) => format!(
-            "the default route is over {interface}: share the card instead, as xdp:{interface}?flow=udp:4321, or use \
-             another"
+            "the default route is over {interface}: share the card instead, as xdp:{}?flow=udp:4321, or use another",
+            escaped(interface)
         )
         .into(),
         None => Remedy::Take { address: card.address.clone() },

@@ -88,8 +88,8 @@ fn look_at(device: &Port, name: &PortName) -> String {
             format!("{interface} is up and has no carrier: is its other end up?")
         }
         Some(interface) => format!("is the interface up? sudo ip link set dev {interface} up"),
-        None if matches!(name.kind().address, Address::Socket) && !Path::new(name.rest()).exists() => {
-            format!("there is no socket {}: is its server running?", name.rest())
+        None if matches!(name.kind().address, Address::Socket) && !Path::new(name.address()).exists() => {
+            format!("there is no socket {}: is its server running?", name.address())
         }
         None if std::ptr::eq(name.kind(), &linerate::vhost::KIND.description) => {
             format!("{} see: linerate vm {}", name.kind().no_link, device.name())

@@ -1,4 +1,43 @@
-//! Parts of port names that do not depend on the kind: numbers, pipes, switches.
+//! Parts of port names that do not depend on the kind: escapes, numbers, pipes, switches.
+
+/// The characters that have a meaning in port names, besides control characters.
+const SPECIAL: [char; 9] = ['%', '?', '&', ';', '{', '}', '+', '^', '*'];
+
+/// Returns an interface's name or a path as it is written in a port name: each byte of a character with a meaning there
+/// is a `%` and two hexadecimal digits, as in URLs.
+///
+/// ```
+/// use linerate::port::escaped;
+///
+/// let name = format!("packet:{}", escaped("lab?1"));
+/// assert_eq!(name, "packet:lab%3F1");
+/// assert_eq!(linerate::parse(&name)?.interface(), Some("lab?1"));
+/// # Ok::<(), linerate::Error>(())
+/// ```
+pub fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for c in text.chars() {
+        match SPECIAL.contains(&c) || c.is_control() {
+            true => c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| escaped += &format!("%{byte:02X}")),
+            false => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+/// Reverses [`escaped`]; a `%` without two hexadecimal digits is itself. Returns `None` if the result is not UTF-8.
+pub(super) fn unescaped(text: &str) -> Option<String> {
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let [first, after @ ..] = rest {
+        let digits = after.first_chunk::<2>().filter(|_| *first == b'%').and_then(|digits| {
+            let digit = |byte: u8| char::from(byte).to_digit(16);
+            Some(digit(digits[0])? << 4 | digit(digits[1])?)
+        });
+        bytes.push(digits.map_or(*first, |byte| byte as u8));
+        rest = if digits.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8(bytes).ok()
+}
 
 /// Parses a count: digits with an optional fraction, followed by `k`, `K`, `M` or `G`, or by an exponent. Returns
 /// `None` for other text, or if the value is not an integer.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use super::grammar::{count, is_vale, nearest};
+use super::grammar::{count, escaped, is_vale, nearest, unescaped};
 use super::kind::{Address, Description, Form, PortClass, PortOption, Value};
 use crate::error::{Error, Remedy, Result};
 
@@ -32,12 +32,15 @@ use crate::error::{Error, Remedy, Result};
 /// netmap:IF^            the kernel's network stack, detached from the interface
 /// sim:0?rate=14.88M&size=64
 /// PORT?cluster=N&by=flow  any port, its packets distributed to N consumers by flow
+/// packet:lab%3F1        interface `lab?1`: in NAME, PATH, FILE and IF, `%` and two digits are a byte (see [`escaped`])
 /// ```
 #[derive(Clone)]
 pub struct PortName {
     text: String,
     kind: &'static Description,
     rest: String,
+    /// `rest` without escapes; `rest` itself for wrappers and monitors.
+    address: String,
     /// The name of the inner port, if this port is a wrapper.
     inner: Option<Box<PortName>>,
     options: Vec<(String, String)>,
@@ -93,15 +96,15 @@ impl PortName {
     /// Parses a name without options.
     fn parse_address(address: &str, kinds: &[&'static Description]) -> Result<PortName> {
         let bad = |why: String| Err(Error::bad_name(address, why));
-        let named = |kind, rest: &str, inner| {
-            let (text, rest) = (address.to_string(), rest.to_string());
-            PortName { text, kind, rest, inner, options: Vec::new(), monitored: None }
+        let named = |kind, rest: &str, address_of: &str, inner| {
+            let (text, rest, address) = (address.to_string(), rest.to_string(), address_of.to_string());
+            PortName { text, kind, rest, address, inner, options: Vec::new(), monitored: None }
         };
         if let Some(monitored) = MonitorName::of(address, kinds)
             && let Some(kind) = kinds.iter().find(|kind| matches!(kind.form, Form::Monitor))
         {
             let seen = PortName::parse_address(monitored.port, kinds).ok().map(|port| port.kind);
-            return Ok(PortName { monitored: seen, ..named(kind, monitored.port, None) });
+            return Ok(PortName { monitored: seen, ..named(kind, monitored.port, monitored.port, None) });
         }
         // Wrappers are matched first, because the name of their inner port can match any kind.
         let around = kinds.iter().filter(|kind| matches!(kind.address, Address::Port));
@@ -109,19 +112,22 @@ impl PortName {
             return Err(no_kind(address, kinds));
         };
         let (prefix, rest) = address.split_once(':').unwrap_or(("", address));
+        let Some(meant) = unescaped(rest) else {
+            return bad("its escapes (%XX) are not UTF-8; write % itself as %25".to_string());
+        };
         match kind.address {
-            Address::Interface if rest.is_empty() || rest.contains('/') || rest.contains(char::is_whitespace) => {
+            Address::Interface if meant.is_empty() || meant.contains('/') || meant.contains(char::is_whitespace) => {
                 bad("it needs the name of an interface, as xdp:eth0".to_string())
             }
             Address::Socket if rest.is_empty() => bad(format!("it needs the path of a socket: {prefix}:/run/card")),
             Address::File if rest.is_empty() => bad(format!("it needs the path of a file: {}", kind.example)),
             Address::Port if rest.is_empty() => bad(format!("it needs the name of another port: {}", kind.example)),
             Address::Checked(check) => match check(if matches!(kind.form, Form::Prefix) { rest } else { address }) {
-                Ok(()) => Ok(named(kind, rest, None)),
+                Ok(()) => Ok(named(kind, rest, &meant, None)),
                 Err(why) => bad(why.to_string()),
             },
-            Address::Port => Ok(named(kind, rest, Some(Box::new(PortName::parse_address(rest, kinds)?)))),
-            _ => Ok(named(kind, rest, None)),
+            Address::Port => Ok(named(kind, rest, rest, Some(Box::new(PortName::parse_address(rest, kinds)?)))),
+            _ => Ok(named(kind, rest, &meant, None)),
         }
     }
 
@@ -243,12 +249,18 @@ impl PortName {
     /// Returns the kernel interface that the port uses, with a queue if the name has one (`eth0-3`); `None` for other
     /// ports.
     pub fn interface(&self) -> Option<&str> {
-        (self.inner.is_none() && matches!(self.kind.class, PortClass::Xdp | PortClass::Packet)).then_some(&*self.rest)
+        (self.inner.is_none() && matches!(self.kind.class, PortClass::Xdp | PortClass::Packet))
+            .then_some(&*self.address)
     }
 
-    /// Returns the part of the name after the kind, without options.
+    /// Returns the part of the name after the kind, as it was written, without options.
     pub fn rest(&self) -> &str {
         &self.rest
+    }
+
+    /// Returns the part of the name after the kind without [escapes](escaped): the name of the interface, or the path.
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     /// Returns the name without options.
@@ -259,7 +271,7 @@ impl PortName {
     /// Returns the path of the file or socket of the innermost port.
     pub fn path(&self) -> Option<&Path> {
         let innermost = self.innermost();
-        innermost.kind.has_path().then(|| Path::new(&innermost.rest))
+        innermost.kind.has_path().then(|| Path::new(&innermost.address))
     }
 
     /// Returns the name with an absolute file or socket path, for a process with another working directory.
@@ -277,8 +289,8 @@ impl PortName {
         let Some((kind, behind)) = self.text.split_once(':').filter(|_| self.kind.has_path()) else {
             return Ok(self.text.clone());
         };
-        let path = std::path::absolute(&self.rest).map_err(|error| Error::system("getcwd", error))?;
-        Ok(format!("{kind}:{}{}", path.display(), &behind[self.rest.len()..]))
+        let path = std::path::absolute(&self.address).map_err(|error| Error::system("getcwd", error))?;
+        Ok(format!("{kind}:{}{}", escaped(&path.display().to_string()), &behind[self.rest.len()..]))
     }
 
     /// Adds an option, or replaces its value, and returns the new name.
@@ -403,7 +415,10 @@ fn no_kind(address: &str, kinds: &[&'static Description]) -> Error {
             let meant = match kinds.iter().find(|kind| kind.prefix == address) {
                 Some(kind) => kind.example.to_string(),
                 None if may_be_interface && is_vale(address) => format!("{address}:a, a port of the switch"),
-                None if may_be_interface => format!("xdp:{address} or packet:{address}"),
+                None if may_be_interface => {
+                    let name = escaped(address);
+                    format!("xdp:{name} or packet:{name}")
+                }
                 None => return error,
             };
             return error.with_remedy(Remedy::Step(

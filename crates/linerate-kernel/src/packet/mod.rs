@@ -43,7 +43,7 @@ pub static PACKET: PortKind = PortKind {
 };
 
 fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
-    let interface = Interface::open(opening.name.rest())?;
+    let interface = Interface::open(opening.name.address())?;
     interface.check_ethernet()?;
     Ok(Box::new(PacketPort::open(interface, flow_of(opening.name)?, opening.config)?))
 }

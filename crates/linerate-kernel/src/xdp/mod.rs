@@ -22,7 +22,7 @@ use linerate_core::error::{Error, ErrorKind, Remedy, Result};
 use linerate_core::filter::Filter;
 use linerate_core::port::{
     Address, Config, Description, Device, Drops, FRAME_HEADERS, MTU, Maturity, Opening, PortClass, PortKind,
-    PortOption, QUEUES, QueueCounters, RING, Receive, Rx, Transmit, Tx, Value,
+    PortOption, QUEUES, QueueCounters, RING, Receive, Rx, Transmit, Tx, Value, escaped,
 };
 use program::Action;
 use queue::{XdpRx, XdpTx};
@@ -105,7 +105,7 @@ pub static XDP: PortKind = PortKind {
 /// Opens an interface; falls back to packet sockets if AF_XDP is unsupported.
 fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     let (name, config) = (opening.name, opening.config);
-    let (interface, queue) = Interface::open_queue(name.rest())?;
+    let (interface, queue) = Interface::open_queue(name.address())?;
     interface.check_ethernet()?;
     let copying = match name.option("copy") {
         None => Copying::Auto,
@@ -305,7 +305,7 @@ impl Xdp {
         Err(Error::interface(
             name,
             format!("Linux uses it, with the address {address}; without a flow, all its packets would be taken"),
-            format!("select some: xdp:{name}?flow=udp:4321; or all: xdp:{name}?flow=all"),
+            format!("select some: xdp:{0}?flow=udp:4321; or all: xdp:{0}?flow=all", escaped(name)),
         ))
     }
 
@@ -444,6 +444,6 @@ pub fn fuzz_program(filter: &linerate_core::filter::Filter) -> Option<usize> {
 
 /// Returns the error for a kernel or an interface without AF_XDP.
 fn no_xdp(interface: &str, why: impl Into<Cow<'static, str>>) -> Error {
-    let remedy = format!("packet:{interface}, which works with any driver but copies each packet");
+    let remedy = format!("packet:{}, which works with any driver but copies each packet", escaped(interface));
     Error::new(ErrorKind::Unsupported, interface, why).with_remedy(remedy)
 }

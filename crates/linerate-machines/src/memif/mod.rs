@@ -169,8 +169,8 @@ impl Memif {
             name: config.name.clone(),
         };
         let shared = Arc::new(Shared::new(rx_queues)?);
-        let control = control::start(Path::new(name.rest()), options, shared.clone())?;
-        let path = name.rest().to_string();
+        let control = control::start(Path::new(name.address()), options, shared.clone())?;
+        let path = name.address().to_string();
         Ok(SoftwarePort::new(
             config,
             Memif { shared, role, id, path, lends, _reservation: reservation, _control: control },

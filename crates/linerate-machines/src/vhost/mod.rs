@@ -112,7 +112,7 @@ pub static KIND: PortKind = PortKind {
 fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     let name = opening.name;
     let (is_client, has_packed) = (name.switch("client", false)?, name.switch("packed", false)?);
-    Ok(Box::new(Vhost::open(name.rest(), is_client, has_packed, opening.config)?))
+    Ok(Box::new(Vhost::open(name.address(), is_client, has_packed, opening.config)?))
 }
 
 impl SoftwareDevice for Vhost {

@@ -113,7 +113,7 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
         in_order: name.switch("in_order", false)?,
         mergeable: name.switch("mergeable", true)?,
     };
-    Ok(Box::new(VirtioUser::open(name.rest(), name.switch("server", false)?, forms, opening.config)?))
+    Ok(Box::new(VirtioUser::open(name.address(), name.switch("server", false)?, forms, opening.config)?))
 }
 
 impl SoftwareDevice for VirtioUser {

@@ -1,7 +1,7 @@
 //! Tests of names with all kinds of ports.
 
 use crate::parse;
-use crate::port::{Form, count};
+use crate::port::{Form, count, escaped};
 
 fn kind(text: &str) -> &'static str {
     parse(text).unwrap().kind().prefix
@@ -37,6 +37,41 @@ fn kinds_that_come_later_are_known() {
     assert!(matches!(parse("netmap:if0^").unwrap().kind().form, Form::Other("netmap:IF^", _)));
     let capture = parse("pcap:x.pcap?write").unwrap();
     assert_eq!((capture.kind().prefix, capture.rest(), capture.option("write")), ("pcap", "x.pcap", Some("on")));
+}
+
+#[test]
+fn special_characters_are_escaped() {
+    for (text, interface) in [
+        ("packet:a%3Fb?flow=udp", "a?b"),
+        ("xdp:%C3%b6-3", "ö-3"),
+        ("netmap:a%26b", "a&b"),
+        // Not an escape.
+        ("packet:100%", "100%"),
+        ("packet:x%4", "x%4"),
+        ("packet:t%d", "t%d"),
+    ] {
+        assert_eq!(parse(text).unwrap().interface(), Some(interface), "{text}");
+    }
+    for c in (1..=255u8).map(char::from).filter(|c| !c.is_whitespace() && *c != '/') {
+        let interface = format!("a{c}r");
+        for text in [escaped(&interface), format!("{}?flow=udp", escaped(&interface))] {
+            let name = parse(&format!("packet:{text}")).unwrap();
+            assert_eq!(
+                (name.interface(), name.to_string()),
+                (Some(&*interface), format!("packet:{}", escaped(&interface)))
+            );
+        }
+    }
+    for text in ["packet:a%2Fb", "packet:a%20b", "packet:"] {
+        assert!(parse(text).unwrap_err().to_string().contains("it needs the name of an interface"), "{text}");
+    }
+    assert!(parse("xdp:%FF").unwrap_err().to_string().contains("not UTF-8; write % itself as %25"));
+    let file = parse("faulty:pcap:/tmp/a%3Fb?write").unwrap();
+    assert_eq!(file.path(), Some(std::path::Path::new("/tmp/a?b")));
+    let socket = parse("vhost:/tmp/a%3F{b?queues=2").unwrap_err();
+    assert!(socket.to_string().contains("pipe"), "{socket}");
+    let socket = parse("vhost:/tmp/a%3F%7Bb?queues=2").unwrap();
+    assert_eq!(socket.with_absolute_path().unwrap(), "vhost:/tmp/a%3F%7Bb?queues=2");
 }
 
 #[test]
