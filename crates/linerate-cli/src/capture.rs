@@ -189,11 +189,12 @@ pub fn run(ports: &[&str], capture: &CaptureOptions, options: &RunOptions) -> Re
     run.finish(
         |_, Sums { undelivered: lost, .. }| {
             undelivered.set(lost);
-            let [received, accepted] = [
+            let [received, accepted, undecided] = [
                 sum(|shared| shared.received.load(Ordering::Relaxed)),
                 sum(|shared| shared.accepted.load(Ordering::Relaxed)),
+                sum(|shared| shared.undecided.load(Ordering::Relaxed)),
             ];
-            Outcome { lost, filtered: received.saturating_sub(accepted), ..Outcome::default() }
+            Outcome { lost, filtered: received.saturating_sub(accepted), undecided, ..Outcome::default() }
         },
         |measured| {
             let is_for_reader = capture.write.as_deref().is_some_and(is_standard_output);
@@ -245,7 +246,7 @@ fn spawn(
         (capture.rules.clone(), capture.pcap_filter.clone(), run.clock.quota.clone(), run.waiter());
     run.threads.spawn(move || {
         quota.recv(&mut rx, &mut batch);
-        let (mut received, mut accepted) = (0, 0);
+        let (mut received, mut accepted, mut undecided) = (0, 0, 0);
         if batch.is_empty() {
             // A thread that still has packets to hand over must not sleep.
             waiter.turn(usize::from(!stream.rest()), &mut [&mut rx]);
@@ -260,7 +261,9 @@ fn spawn(
                     packet.append_to(&mut whole);
                     &whole[..]
                 };
-                if rules.keep(frame) && expression.as_ref().is_none_or(|expression| expression.matches(frame)) {
+                if rules.keep(frame, &mut undecided)
+                    && expression.as_ref().is_none_or(|expression| expression.matches(frame))
+                {
                     accepted += 1;
                     stream.push(packet.timestamp().unwrap_or(time), frame);
                 }
@@ -269,6 +272,7 @@ fn spawn(
             quota.give_back(received - accepted);
             stream.shared.received.fetch_add(received as u64, Ordering::Relaxed);
             stream.shared.accepted.fetch_add(accepted as u64, Ordering::Relaxed);
+            stream.shared.undecided.fetch_add(undecided, Ordering::Relaxed);
             waiter.turn(received, &mut [&mut rx]);
         }
         accepted

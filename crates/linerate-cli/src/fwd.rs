@@ -80,21 +80,24 @@ impl Rules {
         }
     }
 
-    /// Returns whether the rules let a frame through.
+    /// Returns whether the rules let a frame through, and counts it if they cannot decide. Then `--only` rejects it, and
+    /// `--drop` lets it through.
     #[inline]
-    pub fn keep(&self, frame: &[u8]) -> bool {
-        self.only.as_ref().is_none_or(|filter| filter.matches(frame))
-            && self.drop.as_ref().is_none_or(|filter| !filter.matches(frame))
+    pub fn keep(&self, frame: &[u8], undecided: &mut u64) -> bool {
+        let only = self.only.as_ref().map_or(Some(true), |filter| filter.decide(frame));
+        let drop = self.drop.as_ref().map_or(Some(false), |filter| filter.decide(frame));
+        *undecided += u64::from(only != Some(false) && drop != Some(true) && (only.is_none() || drop.is_none()));
+        only == Some(true) && drop != Some(true)
     }
 
     /// Removes rejected packets from a batch, moves them to `rest` if given, and counts them; returns their number.
-    fn apply(&self, batch: &mut Batch, rest: Option<&mut Batch>, filtered: &AtomicU64) -> usize {
+    fn apply(&self, batch: &mut Batch, rest: Option<&mut Batch>, counts: &Filtered) -> usize {
         if self.only.is_none() && self.drop.is_none() {
             return 0;
         }
-        let mut others = 0;
+        let (mut others, mut undecided) = (0, 0);
         let keep = |frame: &[u8]| {
-            let keep = self.keep(frame);
+            let keep = self.keep(frame, &mut undecided);
             others += usize::from(!keep);
             keep
         };
@@ -102,10 +105,28 @@ impl Rules {
             Some(rest) => drop(batch.split(rest, keep)),
             None => batch.retain(keep),
         }
-        if others > 0 {
-            filtered.fetch_add(others as u64, Ordering::Relaxed);
+        if others as u64 + undecided > 0 {
+            counts.filtered.fetch_add(others as u64, Ordering::Relaxed);
+            counts.undecided.fetch_add(undecided, Ordering::Relaxed);
         }
         others
+    }
+}
+
+/// The counts of rules in all threads of a run.
+#[derive(Default)]
+pub struct Filtered {
+    /// Rejected packets.
+    filtered: AtomicU64,
+    /// Packets without a field that decides, whether rejected or not.
+    undecided: AtomicU64,
+}
+
+impl Filtered {
+    /// Adds the counts to a run's outcome.
+    fn judge(&self, outcome: Outcome) -> Outcome {
+        let [filtered, undecided] = [&self.filtered, &self.undecided].map(|count| count.load(Ordering::Relaxed));
+        Outcome { lost: outcome.lost.saturating_sub(filtered), filtered, undecided, ..outcome }
     }
 }
 
@@ -114,7 +135,7 @@ struct Direction {
     rx: RxQueue,
     pending: Pending,
     rules: Rules,
-    filtered: Arc<AtomicU64>,
+    filtered: Arc<Filtered>,
     quota: Quota,
     stamps: Option<Stamps>,
     tuner: Option<Tuner>,
@@ -218,15 +239,14 @@ pub fn run(
     let (testers, held) = ([is_tester(a), is_tester(b)], run.threads.held.clone());
     let judge = |reports: &[Option<Report>], _| {
         let outcome = if count.is_some() { judge_counted(reports, testers) } else { judge(reports, testers) };
-        let [filtered, held] = [&filtered, &held].map(|count| count.load(Ordering::Relaxed));
-        Outcome { lost: outcome.lost.saturating_sub(filtered), filtered, held, ..outcome }
+        filtered.judge(Outcome { held: held.load(Ordering::Relaxed), ..outcome })
     };
     run.finish(judge, |_| Default::default())
 }
 
-/// Starts forwarding in a run with two or three ports. Returns the counter of rejected packets.
-pub fn start(run: &mut Run, profile: bool, rules: &Rules, options: &RunOptions) -> Result<Arc<AtomicU64>, Error> {
-    let (filtered, held) = (Arc::<AtomicU64>::default(), run.threads.held.clone());
+/// Starts forwarding in a run with two or three ports. Returns the counters of the rules.
+pub fn start(run: &mut Run, profile: bool, rules: &Rules, options: &RunOptions) -> Result<Arc<Filtered>, Error> {
+    let (filtered, held) = (Arc::<Filtered>::default(), run.threads.held.clone());
     let (profile, quota, chains) = (
         profile.then(|| run.threads.profile.get_or_insert_default().clone()),
         run.clock.quota.clone(),
@@ -295,7 +315,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, options: &RunOptions) 
 pub fn discard(port: &str, count: Option<u64>, rules: &Rules, options: &RunOptions) -> Result<ExitCode, Error> {
     rules.check();
     let mut run = Run::open(&Filter, &[port], count, options)?;
-    let filtered = Arc::<AtomicU64>::default();
+    let filtered = Arc::<Filtered>::default();
     for queue in 0..run.ports.queues() {
         let mut rx = run.ports.devices[0].rx(queue)?;
         let mut batch = Batch::with_capacity(options.batch.packets());
@@ -310,7 +330,7 @@ pub fn discard(port: &str, count: Option<u64>, rules: &Rules, options: &RunOptio
             packets
         });
     }
-    let judge = |_: &[Option<Report>], _| Outcome { filtered: filtered.load(Ordering::Relaxed), ..Outcome::default() };
+    let judge = |_: &[Option<Report>], _| filtered.judge(Outcome::default());
     run.finish(judge, |_| Default::default())
 }
 

@@ -124,6 +124,12 @@ pub fn note_unmoved(ports: &Ports, count: Option<u64>, measured: &Measured, repo
     if filtered > 0 && measured.moved.packets == 0 {
         note(&format!("note: the rules dropped all {filtered} packets"));
     }
+    if let undecided @ 1.. = measured.outcome.undecided {
+        note(&format!(
+            "note: the rules could not decide {undecided} of the packets, which lack a field (later fragments, cut \
+             frames, or too many headers): --only drops them, --drop does not"
+        ));
+    }
 }
 
 /// Prints a note for each model whose wire did not send all frames of the card, with the causes.

@@ -123,6 +123,9 @@ fn summary_table(summary: &Value) -> String {
     if count("filtered") > 0 {
         text += &format!(", filtered {}", number("filtered"));
     }
+    if count("undecided") > 0 {
+        text += &format!(", undecided {}", number("undecided"));
+    }
     if count("held") > 0 {
         text += &format!(", not forwarded {}", number("held"));
     }

@@ -92,6 +92,9 @@ impl Rule {
     }
 
     fn over(one: &Match, is_v4: bool) -> Option<Rule> {
+        if one.inner {
+            return None;
+        }
         let kind = match (one.protocol, is_v4) {
             (Some(6), true) => TCP_V4,
             (Some(17), true) => UDP_V4,

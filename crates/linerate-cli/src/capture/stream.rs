@@ -30,6 +30,8 @@ pub struct Shared {
     pub received: AtomicU64,
     /// Packets that the filters accepted.
     pub accepted: AtomicU64,
+    /// Packets without a field that decides the rules.
+    pub undecided: AtomicU64,
     /// Packets that were dropped because no chunk was empty, or because the writer had ended.
     pub dropped: AtomicU64,
     /// Packets that follow a later one.
@@ -94,6 +96,7 @@ impl Stream {
         let shared = Arc::new(Shared {
             received: AtomicU64::new(0),
             accepted: AtomicU64::new(0),
+            undecided: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             unsorted: AtomicU64::new(0),
             is_idle: AtomicBool::new(false),

@@ -77,12 +77,13 @@ impl Measured {
     /// Returns the summary of a command, with the command's own `part`.
     pub fn summary(&self, command: &str, part: Value) -> Value {
         let Measured { seconds, in_time, moved, ports, breaches, .. } = self;
-        let Outcome { lost, corrupted, changed, reordered, duplicated, filtered, held } = self.outcome;
+        let Outcome { lost, corrupted, changed, reordered, duplicated, filtered, undecided, held } = self.outcome;
         let mut summary = json!({
             "command": command, "seconds": seconds, "interrupted": self.interrupted, "ports": ports,
             "packets": moved.packets, "after_end": moved.packets - in_time.packets, "active_seconds": in_time.seconds(),
             "first_batch": in_time.first,
-            "lost": lost, "corrupted": corrupted, "changed": in_json(changed), "reordered": reordered, "duplicated": duplicated, "filtered": filtered, "held": held,
+            "lost": lost, "corrupted": corrupted, "changed": in_json(changed), "reordered": reordered, "duplicated": duplicated, "filtered": filtered,
+            "undecided": undecided, "held": held,
             "breaches": breaches,
             "mpps": self.mpps(),
             // Three decimals are enough.
@@ -135,6 +136,8 @@ pub struct Outcome {
     pub duplicated: u64,
     /// Frames that a filter dropped.
     pub filtered: u64,
+    /// Frames without a field that decides the rules; [`filtered`](Outcome::filtered) includes the dropped part of them.
+    pub undecided: u64,
     /// Packets that were received but that no port has accepted.
     pub held: u64,
 }

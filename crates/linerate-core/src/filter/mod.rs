@@ -13,14 +13,24 @@
 //! | `tcp:80`, `udp:5000-5999`, `sctp:7` | also the destination port |
 //! | `from-port:53`, `to-port:1024-65535`, `port:53` | ports of TCP, UDP or SCTP; `port:` matches either end |
 //! | `from:10.0.0.0/8`, `to:fd00::1`, `host:10.1.2.3` | IPv4 or IPv6 addresses; `host:` matches either end |
-//! | `vlan:77` | the VLAN ID |
+//! | `vlan:77` | the VLAN ID of either tag |
+//! | `inner` | the other conditions are about the packet inside tunnels: GRE, VXLAN, GTP-U or IP in IP |
 //! | `all` | everything |
 //!
-//! One VLAN tag is skipped; IPv6 extension headers are not. Fragments other than the first have no ports.
+//! Up to 2 VLAN tags and 16 extension headers are skipped: hop-by-hop and destination options, routing, fragment, and
+//! authentication. `proto:` also matches the number of an extension header, such as `proto:44`. `inner` skips up to 4
+//! tunnels.
+//!
+//! # Undecided packets
+//!
+//! A fragment other than the first has a protocol but no ports, and none of what is inside a tunnel. The same applies
+//! to frames that are truncated or have more headers than are skipped. If the result depends on such a field, the
+//! packet is undecided: [`Filter::decide`] returns `None`, and [`Filter::matches`] returns false.
 //!
 //! [`FlowKey`] hashes frames by their flows.
 
 mod flow;
+mod headers;
 mod parse;
 
 use std::fmt;
@@ -28,6 +38,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 pub use flow::FlowKey;
+use headers::{Layer, MOST_LAYERS, Packet, Tagged, UDP, extension_bit, word};
 
 /// A filter: matches packets that match at least one of several [`Match`]es.
 ///
@@ -45,16 +56,19 @@ pub use flow::FlowKey;
 pub struct Filter {
     text: String,
     any: Vec<Match>,
+    has_inner: bool,
 }
 
 /// Conditions that a packet must all meet; `None` is no condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Match {
-    /// The ethertype, after the addresses or the VLAN tag.
+    /// The conditions are about the packet inside tunnels.
+    pub inner: bool,
+    /// The ethertype, after the addresses or the VLAN tags.
     pub ethertype: Option<u16>,
-    /// The VLAN ID, 12 bits.
+    /// The VLAN ID of one of the tags, 12 bits.
     pub vlan: Option<u16>,
-    /// The IP protocol.
+    /// The IP protocol: of an extension header, or after those.
     pub protocol: Option<u8>,
     /// The source address.
     pub from: Option<Prefix>,
@@ -81,8 +95,16 @@ pub const IPV4: u16 = 0x0800;
 pub const IPV6: u16 = 0x86DD;
 /// The ethertype of ARP.
 pub const ARP: u16 = 0x0806;
-/// The ethertypes of VLAN tags: customer and provider.
-pub const TAGS: [u16; 2] = [0x8100, 0x88A8];
+/// The ethertypes of VLAN tags: customer, provider, and older equipment of providers.
+pub const TAGS: [u16; 3] = [0x8100, 0x88A8, 0x9100];
+/// The most VLAN tags that are skipped.
+pub const MOST_TAGS: usize = 2;
+
+/// The IP protocols that are extension headers: hop-by-hop options, routing, fragment, authentication, destination
+/// options.
+pub const EXTENSIONS: [u8; 5] = [0, 43, 44, 51, 60];
+/// The most extension headers that are skipped.
+pub const MOST_EXTENSIONS: usize = 16;
 
 /// The IP protocols with ports: TCP, UDP and SCTP.
 pub const WITH_PORTS: [u8; 3] = [6, 17, 132];
@@ -106,10 +128,44 @@ impl Filter {
         self.any.iter().all(|one| other.any.iter().any(|other| one.is_within(other)))
     }
 
-    /// Returns whether a frame matches.
+    /// Returns whether a frame matches. Undecided frames do not match; see [`decide`](Filter::decide).
     pub fn matches(&self, frame: &[u8]) -> bool {
-        let fields = Fields::in_frame(frame);
-        self.any.iter().any(|one| one.matches(&fields))
+        self.decide(frame) == Some(true)
+    }
+
+    /// Returns whether a frame matches; `None` if this depends on a field that the frame does not contain.
+    ///
+    /// Such fields are in another fragment, after too many headers, or cut off.
+    ///
+    /// ```
+    /// # use linerate::filter::Filter;
+    /// let filter: Filter = "udp:53".parse().unwrap();
+    /// let mut fragment = [0; 60];
+    /// fragment[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 46, 0, 0, 0, 9, 64, 17]); // the offset is 9 * 8 bytes
+    /// assert_eq!(filter.decide(&fragment), None);
+    /// fragment[23] = 6;                                                          // TCP
+    /// assert_eq!(filter.decide(&fragment), Some(false));
+    /// ```
+    pub fn decide(&self, frame: &[u8]) -> Option<bool> {
+        let outer = Fields::in_frame(frame);
+        let inner = self.has_inner.then(|| Fields::inside(frame)).flatten();
+        let any = |unknown| {
+            let fields = |one: &Match| if one.inner { inner.as_ref() } else { Some(&outer) };
+            self.any.iter().any(|one| fields(one).is_some_and(|fields| one.matches(fields, unknown)))
+        };
+        let is_complete = outer.is_complete && inner.as_ref().is_none_or(|inner| inner.is_complete);
+        if any(false) {
+            Some(true)
+        } else if is_complete || !any(true) {
+            Some(false)
+        } else {
+            None
+        }
+    }
+
+    /// Returns whether a match is about packets inside tunnels.
+    pub fn has_inner(&self) -> bool {
+        self.has_inner
     }
 }
 
@@ -119,69 +175,70 @@ impl fmt::Display for Filter {
     }
 }
 
-/// The fields of a frame that can be matched.
+/// The fields of a packet that can be matched.
 #[derive(Default)]
 struct Fields {
     ethertype: Option<u16>,
-    vlan: Option<u16>,
+    vlans: [Option<u16>; MOST_TAGS],
+    extensions: u8,
     protocol: Option<u8>,
     addresses: Option<(IpAddr, IpAddr)>,
     ports: Option<(u16, u16)>,
+    /// Every field is known. Otherwise the fields after the last known are in another fragment, after more headers
+    /// than are skipped, or cut off.
+    is_complete: bool,
 }
 
 impl Fields {
     fn in_frame(frame: &[u8]) -> Fields {
+        Fields::in_layer(frame, Layer::Frame(0)).0
+    }
+
+    /// Returns the fields of the packet inside the tunnels; `None` if there is no tunnel.
+    fn inside(frame: &[u8]) -> Option<Fields> {
+        let (mut fields, mut inside) = (None, Fields::in_layer(frame, Layer::Frame(0)).1);
+        for _ in 1..MOST_LAYERS {
+            let Some(layer) = inside else { return fields };
+            let (inner, next) = Fields::in_layer(frame, layer);
+            (fields, inside) = (Some(inner), next);
+        }
+        // The packet inside too many tunnels is unknown.
+        if inside.is_some() { Some(Fields::default()) } else { fields }
+    }
+
+    /// Returns the fields of a layer, and the layer inside.
+    fn in_layer(frame: &[u8], layer: Layer) -> (Fields, Option<Layer>) {
         let mut fields = Fields::default();
         // A truncated frame leaves the remaining fields empty.
-        let _ = fields.parse(frame);
-        fields
+        let inside = fields.parse(frame, layer);
+        fields.is_complete = inside.is_some();
+        let may_be_tunnel = fields.protocol.is_none_or(|protocol| protocol == UDP);
+        (fields, inside.unwrap_or(may_be_tunnel.then_some(Layer::Cut)))
     }
 
-    fn parse(&mut self, frame: &[u8]) -> Option<()> {
-        let mut network = 14;
-        let mut ethertype = word(frame, 12)?;
-        if TAGS.contains(&ethertype) {
-            ethertype = word(frame, 16)?;
-            self.vlan = Some(word(frame, 14)? & 0xFFF);
-            network = 18;
-        }
-        self.ethertype = Some(ethertype);
-        let (protocol, transport) = match ethertype {
-            IPV4 => {
-                let header: &[u8; 20] = frame.get(network..)?.first_chunk()?;
-                self.addresses = Some((address(&header[12..16])?, address(&header[16..20])?));
-                self.protocol = Some(header[9]);
-                let length = usize::from(header[0] & 0xF) * 4;
-                let is_later_fragment = word(header, 6)? & 0x1FFF != 0;
-                if length < 20 || is_later_fragment {
-                    return None;
-                }
-                (header[9], network + length)
+    /// Returns the layer inside; `None` if not all fields are reached.
+    fn parse(&mut self, frame: &[u8], layer: Layer) -> Option<Option<Layer>> {
+        let (ethertype, at) = match layer {
+            Layer::Cut => return None,
+            Layer::Packet(ethertype, at) => (ethertype, at),
+            Layer::Frame(at) => {
+                let tagged = Tagged::at(frame, at);
+                self.vlans = tagged.vlans;
+                (tagged.ethertype?, tagged.next)
             }
-            IPV6 => {
-                let header: &[u8; 40] = frame.get(network..)?.first_chunk()?;
-                self.addresses = Some((address(&header[8..24])?, address(&header[24..40])?));
-                self.protocol = Some(header[6]);
-                (header[6], network + 40)
-            }
-            _ => return None,
         };
-        if WITH_PORTS.contains(&protocol) {
-            self.ports = Some((word(frame, transport)?, word(frame, transport + 2)?));
+        self.ethertype = Some(ethertype);
+        if ![IPV4, IPV6].contains(&ethertype) {
+            return Some(None);
         }
-        Some(())
-    }
-}
-
-/// Returns 16 bits in network byte order.
-fn word(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
-}
-
-fn address(bytes: &[u8]) -> Option<IpAddr> {
-    match bytes.len() {
-        4 => bytes.first_chunk::<4>().map(|bytes| IpAddr::from(*bytes)),
-        _ => bytes.first_chunk::<16>().map(|bytes| IpAddr::from(*bytes)),
+        let packet = Packet::at(frame, ethertype, at)?;
+        self.addresses = Some((packet.from, packet.to));
+        (self.extensions, self.protocol) = (packet.extensions, packet.protocol);
+        if WITH_PORTS.contains(&packet.protocol?) {
+            let at = packet.transport?;
+            self.ports = Some((word(frame, at)?, word(frame, at + 2)?));
+        }
+        Some(packet.inside(frame))
     }
 }
 
@@ -195,7 +252,11 @@ impl Match {
         let ports = |ours: &RangeInclusive<u16>, theirs: &RangeInclusive<u16>| {
             theirs.contains(ours.start()) && theirs.contains(ours.end())
         };
-        part(&self.ethertype, &other.ethertype, u16::eq)
+        if *other == Match::default() {
+            return true;
+        }
+        self.inner == other.inner
+            && part(&self.ethertype, &other.ethertype, u16::eq)
             && part(&self.vlan, &other.vlan, u16::eq)
             && part(&self.protocol, &other.protocol, u8::eq)
             && part(&self.from, &other.from, prefix)
@@ -204,17 +265,27 @@ impl Match {
             && part(&self.to_port, &other.to_port, ports)
     }
 
-    fn matches(&self, fields: &Fields) -> bool {
+    /// Returns whether the fields match; a condition on an unknown field is met if `unknown` is set.
+    fn matches(&self, fields: &Fields, unknown: bool) -> bool {
+        let missing = unknown && !fields.is_complete;
+        // Whether there is a tunnel is unknown, too.
+        if self.inner && fields.ethertype.is_none() && !unknown {
+            return false;
+        }
         let fits = |prefix: &Option<Prefix>, address: Option<IpAddr>| {
-            prefix.is_none_or(|prefix| address.is_some_and(|address| prefix.contains(address)))
+            prefix.is_none_or(|prefix| address.map_or(missing, |address| prefix.contains(address)))
         };
         let within = |ports: &Option<RangeInclusive<u16>>, port: Option<u16>| {
-            ports.as_ref().is_none_or(|ports| port.is_some_and(|port| ports.contains(&port)))
+            ports.as_ref().is_none_or(|ports| port.map_or(missing, |port| ports.contains(&port)))
         };
-        let same = |wanted: Option<u16>, there: Option<u16>| wanted.is_none() || wanted == there;
-        same(self.ethertype, fields.ethertype)
-            && same(self.vlan, fields.vlan)
-            && (self.protocol.is_none() || self.protocol == fields.protocol)
+        let tagged = |vlan: u16| fields.vlans.contains(&Some(vlan)) || missing && fields.ethertype.is_none();
+        let protocol = |wanted: u8| {
+            extension_bit(wanted).is_some_and(|bit| fields.extensions & bit != 0)
+                || fields.protocol.map_or(missing, |protocol| protocol == wanted)
+        };
+        self.ethertype.is_none_or(|wanted| fields.ethertype.map_or(missing, |ethertype| ethertype == wanted))
+            && self.vlan.is_none_or(tagged)
+            && self.protocol.is_none_or(protocol)
             && fits(&self.from, fields.addresses.map(|(from, _)| from))
             && fits(&self.to, fields.addresses.map(|(_, to)| to))
             && within(&self.from_port, fields.ports.map(|(from, _)| from))
@@ -264,6 +335,10 @@ mod tests {
             ("vlan:7+arp", "arp", true),
             ("arp", "vlan:7+arp", false),
             ("udp", "tcp", false),
+            ("inner+udp:53", "inner+udp", true),
+            ("inner+udp", "udp", false),
+            ("udp", "inner+udp", false),
+            ("inner+udp", "all", true),
         ] {
             assert_eq!(filter(ours).is_within(&filter(theirs)), is_within, "{ours} in {theirs}");
         }

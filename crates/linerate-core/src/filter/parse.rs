@@ -30,7 +30,8 @@ impl FromStr for Filter {
             }
             any.extend(alternatives);
         }
-        Ok(Filter { text: text.to_string(), any })
+        let has_inner = any.iter().any(|one| one.inner);
+        Ok(Filter { text: text.to_string(), any, has_inner })
     }
 }
 
@@ -63,6 +64,10 @@ fn add(alternatives: &[Match], part: &str) -> Result<Vec<Match>, String> {
     }
     match name {
         "all" if value.is_none() => Ok(alternatives.to_vec()),
+        "inner" if value.is_none() => all(&|one| {
+            one.inner = true;
+            Ok(())
+        }),
         "type" => {
             let ethertype = number(needed()?, u16::MAX.into())? as u16;
             all(&|one| set(&mut one.ethertype, ethertype, "ethertypes"))
@@ -92,7 +97,7 @@ fn add(alternatives: &[Match], part: &str) -> Result<Vec<Match>, String> {
         }
         "" => Err("a part is empty; write a match, such as udp:4321, or all".to_string()),
         _ => Err(format!(
-            "there is no '{name}'; use one of all, arp, ip, ip6, icmp, icmp6, tcp, udp, sctp, type:, proto:, vlan:, from:, to:, host:, from-port:, to-port: or port:"
+            "there is no '{name}'; use one of all, inner, arp, ip, ip6, icmp, icmp6, tcp, udp, sctp, type:, proto:, vlan:, from:, to:, host:, from-port:, to-port: or port:"
         )),
     }
 }
@@ -197,6 +202,7 @@ mod tests {
         assert_eq!(a.from.unwrap().bits, 8);
         assert_eq!(parsed("port:53+host:10.1.2.3").len(), 4);
         assert_eq!(parsed("all"), [Match::default()]);
+        assert_eq!(parsed("inner"), [Match { inner: true, ..Match::default() }]);
         assert_eq!(parsed("from:10.9.8.7/8")[0].from.unwrap().address.to_string(), "10.0.0.0");
         assert_eq!(parsed("from:10.9.8.7/0")[0].from.unwrap().address.to_string(), "0.0.0.0");
     }

@@ -57,7 +57,7 @@ pub(super) struct PacketRx {
 
 /// The maximum number of packets to examine in one call, even if the filter rejects nearly all.
 const MAX_EXAMINED: usize = 1024;
-/// The maximum number of bytes that a filter reads: Ethernet header and a tag, IPv4 header with options, ports.
+/// The bytes that decide most filters: Ethernet header and a tag, IPv4 header with options, ports.
 const FILTER_BYTES: usize = 14 + 4 + 60 + 4;
 
 /// A packet in a block.
@@ -143,14 +143,23 @@ impl PacketRx {
     fn matches(&self, found: &Found) -> bool {
         let Some(flow) = &self.flow else { return true };
         let mut bytes = [0; FILTER_BYTES + 4];
-        let mut len = found.len.min(FILTER_BYTES);
+        let decided = flow.decide(self.beginning(found, &mut bytes));
+        decided.unwrap_or_else(|| {
+            // The fields may follow, after extension headers or inside a tunnel.
+            found.len > FILTER_BYTES && flow.matches(self.beginning(found, &mut vec![0; found.len + 4]))
+        })
+    }
+
+    /// Copies a packet as far as it fits into `bytes` with a tag, and restores a stripped tag.
+    fn beginning<'a>(&self, found: &Found, bytes: &'a mut [u8]) -> &'a [u8] {
+        let mut len = found.len.min(bytes.len() - 4);
         self.socket.memory.read(found.begin, &mut bytes[..len]);
         if let Some(tag) = found.tag {
             bytes.copy_within(12..len, 16);
             bytes[12..16].copy_from_slice(&tag);
             len += tag.len();
         }
-        flow.matches(&bytes[..len])
+        &bytes[..len]
     }
 
     /// Appends a packet; returns false if there is no room.
@@ -707,6 +716,33 @@ mod tests {
             rx.socket.memory.word(48 + STATUS).store(status, Relaxed);
             hand_over(&rx, 0, 1, 48);
             assert_eq!(received(&mut rx).len(), 1, "{len} bytes, taken out: {is_taken_out}");
+        }
+    }
+
+    /// Eight destination options of 40 bytes each are longer than the beginning that most filters need.
+    #[test]
+    fn a_filter_sees_ports_behind_extension_headers() {
+        let mut bytes = vec![0; 14 + 40 + 8 * 40 + 8];
+        bytes[12..14].copy_from_slice(&[0x86, 0xDD]);
+        bytes[20] = 60;
+        for n in 0..8 {
+            bytes[54 + 40 * n..][..2].copy_from_slice(&[if n < 7 { 60 } else { 17 }, 4]);
+        }
+        bytes[54 + 8 * 40 + 2..][..2].copy_from_slice(&4321u16.to_be_bytes());
+        for (flow, is_taken_out, is_match) in [
+            ("udp:4321", false, true),
+            ("udp:4322", false, false),
+            ("udp:4321+vlan:7", true, true),
+            ("tcp", true, false),
+        ] {
+            let mut rx = receiver(2);
+            rx.flow = Some(flow.parse().unwrap());
+            put(&rx, 48, 0, 96, bytes.len() as u32, &bytes);
+            let word = |at: usize, value: u32| rx.socket.memory.word(48 + at).store(value, Relaxed);
+            word(STATUS, if is_taken_out { libc::TP_STATUS_VLAN_VALID } else { 0 });
+            word(TAG, 7);
+            hand_over(&rx, 0, 1, 48);
+            assert_eq!(received(&mut rx).len(), usize::from(is_match), "{flow}");
         }
     }
 

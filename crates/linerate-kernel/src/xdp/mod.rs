@@ -213,6 +213,10 @@ impl Xdp {
             return Err(cannot(why, "open it in a region with such buffers".to_string()));
         }
         config.check_ring()?;
+        if let Some(flow) = options.flow.as_ref().filter(|flow| flow.has_inner()) {
+            let why = format!("its program in the kernel cannot match inside tunnels, as flow={flow} needs");
+            return Err(cannot(why, format!("packet:{}?flow={flow}, or flow=udp and --only {flow}", escaped(&name))));
+        }
         Socket::check_kernel(&name)?;
         delete_orphaned_rules();
         let there = interface.queues();

@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use linerate_core::filter::{Filter, IPV4, IPV6, Match, Prefix, TAGS, WITH_PORTS};
+use linerate_core::filter::{
+    EXTENSIONS, Filter, IPV4, IPV6, MOST_EXTENSIONS, MOST_TAGS, Match, Prefix, TAGS, WITH_PORTS,
+};
 
 use crate::instructions::{Assembler, If, Instruction, Label, R, Width};
 
@@ -21,20 +23,27 @@ const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 const QUEUE: i16 = 16;
 
-// Registers: the context, the frame (advanced past a tag), and its end.
+// Registers: the context, the frame (advanced past tags, and then to the current header), and its end.
 const CONTEXT: R = R(6);
 const FRAME: R = R(7);
 const END: R = R(8);
 const STACK: R = R(10);
 // Words on the stack; an absent field is all ones, which matches no value.
 const ETHERTYPE: i16 = -4;
-const VLAN: i16 = -8;
+const ADDRESSED: i16 = -8;
 const PROTOCOL: i16 = -12;
 const FROM_PORT: i16 = -16;
 const TO_PORT: i16 = -20;
 /// 16 bytes each, as in the frame; IPv4 uses the first four.
 const FROM: i16 = -40;
 const TO: i16 = -56;
+/// A word for each tag.
+const VLANS: [i16; MOST_TAGS] = [-60, -64];
+/// A word for each extension header, which contains its protocol if it is present.
+const PRESENT: [i16; EXTENSIONS.len()] = [-68, -72, -76, -80, -84];
+/// The extension headers with other lengths than units of 8 bytes.
+const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
 const ABSENT: i32 = -1;
 
 /// The action for matching packets.
@@ -47,7 +56,8 @@ pub enum Action {
     Answer,
 }
 
-/// Assembles the program for a filter; `filter` is `None` for all packets. Returns `None` if the filter is too long.
+/// Assembles the program for a filter; `filter` is `None` for all packets. Returns `None` if the filter is too long. The
+/// program does not parse tunnels, so no match may have [`Match::inner`].
 pub fn program(filter: Option<&Filter>, action: Action) -> Option<Vec<Instruction>> {
     let mut code = Assembler::default();
     let (taken, passed) = (code.label(), code.label());
@@ -90,73 +100,124 @@ fn parse(code: &mut Assembler, passed: Label) {
     code.load(Width::Word, FRAME, CONTEXT, DATA);
     code.load(Width::Word, END, CONTEXT, DATA_END);
     code.set(R(1), ABSENT);
-    for place in [ETHERTYPE, VLAN, PROTOCOL, FROM_PORT, TO_PORT] {
+    for place in [ETHERTYPE, ADDRESSED, PROTOCOL, FROM_PORT, TO_PORT].into_iter().chain(VLANS).chain(PRESENT) {
         code.store(Width::Word, STACK, place, R(1));
     }
     for n in 0..4 {
         code.store(Width::Word, STACK, FROM + 4 * n, R(1));
         code.store(Width::Word, STACK, TO + 4 * n, R(1));
     }
+    parse_ethertype(code, passed, done);
+    let (transport, without_transport) = (code.label(), code.label());
+    parse_ip(code, transport, without_transport, done);
 
-    // The ethertype, after a tag if there is one.
-    reach(code, 14, passed);
-    load_16(code, R(3), 12);
-    let (tag, untagged) = (code.label(), code.label());
-    TAGS.iter().for_each(|&ethertype| code.jump_if(If::Equal, R(3), ethertype.into(), tag));
-    code.jump(untagged);
-    code.place(tag);
-    reach(code, 18, done);
-    load_16(code, R(3), 16);
-    load_16(code, R(1), 14);
-    code.and(R(1), 0xFFF);
-    code.store(Width::Word, STACK, VLAN, R(1));
-    code.add(FRAME, 4);
-    code.place(untagged);
-    code.store(Width::Word, STACK, ETHERTYPE, R(3));
-
-    let (version_4, version_6, transport) = (code.label(), code.label(), code.label());
-    code.jump_if(If::Equal, R(3), IPV4.into(), version_4);
-    code.jump_if(If::Equal, R(3), IPV6.into(), version_6);
-    code.jump(done);
-
-    code.place(version_4);
-    reach(code, 14 + 20, done);
-    address(code, FROM, 14 + 12, 1);
-    address(code, TO, 14 + 16, 1);
-    code.load(Width::Byte, R(4), FRAME, 14 + 9);
-    code.store(Width::Word, STACK, PROTOCOL, R(4));
-    // Later fragments, and packets whose header length is invalid, have no ports.
-    load_16(code, R(1), 14 + 6);
-    code.and(R(1), 0x1FFF);
-    code.jump_if(If::NotEqual, R(1), 0, done);
-    code.load(Width::Byte, R(5), FRAME, 14);
-    code.and(R(5), 0xF);
-    code.jump_if(If::Less, R(5), 5, done);
-    code.shift_left(R(5), 2);
-    code.jump(transport);
-
-    code.place(version_6);
-    reach(code, 14 + 40, done);
-    address(code, FROM, 14 + 8, 4);
-    address(code, TO, 14 + 24, 4);
-    code.load(Width::Byte, R(4), FRAME, 14 + 6);
-    code.store(Width::Word, STACK, PROTOCOL, R(4));
-    code.set(R(5), 40);
-
-    // R4 holds the protocol, R5 the length of the IP header.
+    // R4 holds the protocol, and FRAME + 14 is its header.
     code.place(transport);
+    parse_extensions(code, without_transport, done);
+    code.store(Width::Word, STACK, PROTOCOL, R(4));
     let ports = code.label();
     WITH_PORTS.iter().for_each(|&protocol| code.jump_if(If::Equal, R(4), protocol.into(), ports));
     code.jump(done);
     code.place(ports);
-    code.add_register(FRAME, R(5));
     // Both ports must be present.
     reach(code, 14 + 4, done);
     load_16(code, R(1), 14);
     code.store(Width::Word, STACK, FROM_PORT, R(1));
     load_16(code, R(1), 16);
     code.store(Width::Word, STACK, TO_PORT, R(1));
+    code.jump(done);
+
+    // The protocol after an extension header is in another fragment.
+    code.place(without_transport);
+    EXTENSIONS.iter().for_each(|&extension| code.jump_if(If::Equal, R(4), extension.into(), done));
+    code.store(Width::Word, STACK, PROTOCOL, R(4));
     code.place(done);
+}
+
+/// Parses the ethertype into R3, after tags.
+fn parse_ethertype(code: &mut Assembler, passed: Label, done: Label) {
+    let untagged = code.label();
+    reach(code, 14, passed);
+    load_16(code, R(3), 12);
+    for vlan in VLANS {
+        let tag = code.label();
+        TAGS.iter().for_each(|&ethertype| code.jump_if(If::Equal, R(3), ethertype.into(), tag));
+        code.jump(untagged);
+        code.place(tag);
+        reach(code, 18, done);
+        load_16(code, R(3), 16);
+        load_16(code, R(1), 14);
+        code.and(R(1), 0xFFF);
+        code.store(Width::Word, STACK, vlan, R(1));
+        code.add(FRAME, 4);
+    }
+    TAGS.iter().for_each(|&ethertype| code.jump_if(If::Equal, R(3), ethertype.into(), done));
+    code.place(untagged);
+    code.store(Width::Word, STACK, ETHERTYPE, R(3));
+}
+
+/// Parses the IP header. Leaves the protocol in R4, and advances to its header.
+fn parse_ip(code: &mut Assembler, transport: Label, without_transport: Label, done: Label) {
+    let (version_4, version_6) = (code.label(), code.label());
+    code.jump_if(If::Equal, R(3), IPV4.into(), version_4);
+    code.jump_if(If::Equal, R(3), IPV6.into(), version_6);
+    code.jump(done);
+
+    code.place(version_4);
+    reach(code, 14 + 20, done);
+    code.store(Width::Word, STACK, ADDRESSED, R(3));
+    address(code, FROM, 14 + 12, 1);
+    address(code, TO, 14 + 16, 1);
+    code.load(Width::Byte, R(4), FRAME, 14 + 9);
+    // Later fragments, and packets whose header length is invalid, have no ports.
+    load_16(code, R(1), 14 + 6);
+    code.and(R(1), 0x1FFF);
+    code.jump_if(If::NotEqual, R(1), 0, without_transport);
+    code.load(Width::Byte, R(5), FRAME, 14);
+    code.and(R(5), 0xF);
+    code.jump_if(If::Less, R(5), 5, without_transport);
+    code.shift_left(R(5), 2);
+    code.add_register(FRAME, R(5));
+    code.jump(transport);
+
+    code.place(version_6);
+    reach(code, 14 + 40, done);
+    code.store(Width::Word, STACK, ADDRESSED, R(3));
+    address(code, FROM, 14 + 8, 4);
+    address(code, TO, 14 + 24, 4);
+    code.load(Width::Byte, R(4), FRAME, 14 + 6);
+    code.add(FRAME, 40);
+}
+
+/// Skips extension headers. The verifier follows each path, so the loop is unrolled.
+fn parse_extensions(code: &mut Assembler, without_transport: Label, done: Label) {
+    let transport = code.label();
+    for _ in 0..MOST_EXTENSIONS {
+        let next = code.label();
+        for (&extension, present) in EXTENSIONS.iter().zip(PRESENT) {
+            let other = code.label();
+            code.jump_if(If::NotEqual, R(4), extension.into(), other);
+            code.store(Width::Word, STACK, present, R(4));
+            reach(code, if extension == FRAGMENT { 14 + 4 } else { 14 + 2 }, done);
+            code.load(Width::Byte, R(4), FRAME, 14);
+            if extension == FRAGMENT {
+                load_16(code, R(1), 14 + 2);
+                code.and(R(1), 0xFFF8);
+                code.jump_if(If::NotEqual, R(1), 0, without_transport);
+            } else {
+                code.load(Width::Byte, R(5), FRAME, 14 + 1);
+                code.shift_left(R(5), if extension == AUTHENTICATION { 2 } else { 3 });
+                code.add_register(FRAME, R(5));
+            }
+            code.add(FRAME, 8);
+            code.jump(next);
+            code.place(other);
+        }
+        code.jump(transport);
+        code.place(next);
+    }
+    EXTENSIONS.iter().for_each(|&extension| code.jump_if(If::Equal, R(4), extension.into(), done));
+    code.place(transport);
 }
 
 /// Jumps if the frame is shorter than `bytes`.
@@ -190,8 +251,19 @@ fn compare(code: &mut Assembler, one: &Match, next: Label) {
     // Also compare the version: an address of the other version may have the same bytes.
     let version = one.from.or(one.to).map(|prefix| if prefix.address.is_ipv4() { IPV4 } else { IPV6 });
     is(ETHERTYPE, one.ethertype.or(version).map(u32::from));
-    is(VLAN, one.vlan.map(u32::from));
-    is(PROTOCOL, one.protocol.map(u32::from));
+    if let Some(protocol) = one.protocol {
+        let extension = EXTENSIONS.iter().position(|&extension| extension == protocol);
+        is(extension.map_or(PROTOCOL, |n| PRESENT[n]), Some(protocol.into()));
+    }
+    if let Some(vlan) = one.vlan {
+        let tagged = code.label();
+        for place in VLANS {
+            code.load(Width::Word, R(1), STACK, place);
+            code.jump_if(If::Equal, R(1), vlan.into(), tagged);
+        }
+        code.jump(next);
+        code.place(tagged);
+    }
     prefix(code, FROM, one.from, next);
     prefix(code, TO, one.to, next);
     within(code, FROM_PORT, one.from_port.as_ref(), next);
@@ -215,9 +287,9 @@ fn prefix(code: &mut Assembler, place: i16, prefix: Option<Prefix>, next: Label)
             code.jump_if(If::NotEqual, R(1), word(bytes), next);
         }
     }
-    // A prefix of 0 bits still needs an address. `compare` has checked the ethertype; a frame that ends before its
-    // addresses has no protocol.
-    code.load(Width::Word, R(1), STACK, PROTOCOL);
+    // A prefix of 0 bits still needs an address. `compare` has checked the ethertype, but the frame may end before its
+    // addresses.
+    code.load(Width::Word, R(1), STACK, ADDRESSED);
     code.jump_if(If::Equal, R(1), ABSENT as u32, next);
 }
 
@@ -244,23 +316,45 @@ mod tests {
         (filter, loaded)
     }
 
+    /// Generates up to 17 extension headers, with the number of each and the protocol after them.
+    fn chain() -> impl Strategy<Value = (u8, Vec<u8>)> {
+        let extension = prop_oneof![4 => prop::sample::select(&EXTENSIONS[..]), 1 => Just(FRAGMENT), 1 => any::<u8>()];
+        let count = prop_oneof![4 => Just(0..1usize), 2 => Just(0..4), 1 => Just(14..18)].prop_flat_map(|range| range);
+        let protocol = prop_oneof![Just(6u8), Just(17), Just(132), Just(1), Just(58), any::<u8>()];
+        let length = prop_oneof![4 => Just(0u8), 2 => 0..4u8, 1 => any::<u8>()];
+        let fragment = prop_oneof![4 => Just(0u16), 2 => Just(1), 1 => any::<u16>()];
+        let extensions = count.prop_flat_map(move |count| {
+            prop::collection::vec((extension.clone(), length.clone(), fragment.clone()), count)
+        });
+        (extensions, protocol).prop_map(|(extensions, protocol)| {
+            let kinds: Vec<u8> = extensions.iter().map(|&(kind, ..)| kind).chain([protocol]).collect();
+            let mut bytes = Vec::new();
+            for ((kind, length, fragment), next) in extensions.into_iter().zip(&kinds[1..]) {
+                let unit = [(FRAGMENT, 0), (AUTHENTICATION, 4)].iter().find(|(other, _)| *other == kind);
+                let begin = bytes.len();
+                bytes.extend([&[*next, length][..], &fragment.to_be_bytes()].concat());
+                bytes.resize(begin + 8 + usize::from(length) * unit.map_or(8, |(_, unit)| *unit), 0);
+            }
+            (kinds[0], bytes)
+        })
+    }
+
     /// Generates frames that nearly match the filters.
     fn frames() -> impl Strategy<Value = Vec<u8>> {
-        let ethertype = prop_oneof![Just(IPV4), Just(IPV6), Just(0x0806), Just(0x8100), Just(0x88A8), any::<u16>()];
-        let tag = prop::option::of((
-            prop_oneof![Just(0x8100u16), Just(0x88A8)],
-            prop_oneof![Just(77u16), Just(0xA04D), any::<u16>()],
-        ));
-        let protocol = prop_oneof![Just(6u8), Just(17), Just(132), Just(1), Just(58), any::<u8>()];
+        let ethertype = prop_oneof![
+            4 => Just(IPV4), 8 => Just(IPV6), 1 => Just(0x0806), 1 => prop::sample::select(&TAGS[..]), 1 => any::<u16>()
+        ];
+        let tag = (prop::sample::select(&TAGS[..]), prop_oneof![Just(77u16), Just(0xA04D), any::<u16>()]);
         let first = prop_oneof![4 => Just(0x45u8), 1 => Just(0x46), 1 => Just(0x60), 1 => Just(0x44), 1 => any::<u8>()];
         let address = prop_oneof![Just([10u8, 1, 2, 3]), Just([10, 200, 0, 9]), any::<[u8; 4]>()];
         let port = prop_oneof![Just(4321u16), Just(80), 5000u16..5010, any::<u16>()];
         let fragment = prop_oneof![4 => Just(0u16), 1 => Just(0x1000), 1 => Just(0x2000), 1 => any::<u16>()];
         let rest = (address.clone(), address, port.clone(), port, fragment);
-        (ethertype, tag, protocol, first, rest, 0..90usize, any::<bool>()).prop_map(
-            |(ethertype, tag, protocol, first, (from, to, from_port, to_port, fragment), len, whole)| {
+        let len = prop_oneof![0..90usize, 0..4096usize];
+        (ethertype, prop::collection::vec(tag, 0..4), chain(), first, rest, len, any::<bool>()).prop_map(
+            |(ethertype, tags, (protocol, chain), first, (from, to, from_port, to_port, fragment), len, whole)| {
                 let mut frame = vec![0u8; 12];
-                if let Some((kind, tag)) = tag {
+                for (kind, tag) in tags {
                     frame.extend([kind.to_be_bytes(), tag.to_be_bytes()].concat());
                 }
                 frame.extend(ethertype.to_be_bytes());
@@ -276,12 +370,15 @@ mod tests {
                         frame.extend([1; 4]);
                     }
                 }
+                frame.extend(chain);
                 frame.extend([from_port.to_be_bytes(), to_port.to_be_bytes()].concat());
                 frame.resize(frame.len().max(60), 0);
                 if !whole {
                     // The kernel tests frames with at least an Ethernet header.
                     frame.truncate(len.max(14));
                 }
+                // The kernel tests frames of at most a page, less its own headroom.
+                frame.truncate(3000);
                 frame
             },
         )
@@ -313,12 +410,21 @@ mod tests {
             "type:0x88a8",
             "from-port:80+to-port:4321",
             "to-port:0-65535",
+            "proto:0,proto:60+ip6",
+            "proto:44",
+            "proto:51+ip",
+            "vlan:77+ip6+port:80",
         ]
         .iter()
         .map(|text| load(text))
         .collect();
         proptest!(ProptestConfig::with_cases(3000), |(frame in frames())| {
             for (filter, program) in &programs {
+                // More bytes decide more, and change no decision.
+                for len in 0..frame.len().min(128) {
+                    let part = filter.decide(&frame[..len]);
+                    prop_assert!(part.is_none() || part == filter.decide(&frame), "{} {}", filter, len);
+                }
                 let expected = if filter.matches(&frame) { REDIRECT } else { PASS };
                 prop_assert_eq!(program.test(&frame).unwrap(), expected, "{}", filter);
             }
