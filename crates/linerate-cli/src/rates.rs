@@ -123,10 +123,10 @@ pub struct Tick {
 type Column = (&'static str, usize, usize, fn(&Rates) -> String);
 
 const COLUMNS: [Column; 7] = [
-    ("rx Mpps", 9, 0, |port| mpps(port.rx.mpps)),
+    ("rx pps", 9, 0, |port| scaled(port.rx.mpps)),
     ("Gbit/s", 8, 72, |port| format!("{:.3}", port.rx.gbits)),
     ("wire", 8, 80, |port| format!("{:.3}", port.rx.wire_gbits)),
-    ("tx Mpps", 9, 0, |port| mpps(port.tx.mpps)),
+    ("tx pps", 9, 0, |port| scaled(port.tx.mpps)),
     ("Gbit/s", 8, 72, |port| format!("{:.3}", port.tx.gbits)),
     ("wire", 8, 80, |port| format!("{:.3}", port.tx.wire_gbits)),
     ("dropped", 11, 40, |port| port.dropped.to_string()),
@@ -247,14 +247,9 @@ pub fn in_words(cause: &str) -> &str {
     }
 }
 
-/// Formats millions per second: with three decimals, with six below 1, and in scientific notation below one packet per
-/// second.
-pub fn mpps(value: f64) -> String {
-    match value {
-        _ if value <= 0.0 || value >= 0.9995 => format!("{value:.3}"),
-        0.000001.. => format!("{value:.6}"),
-        _ => format!("{value:.3e}"),
-    }
+/// Formats millions per second with four digits and a prefix, as [`linerate::traffic::Rate`] does: `14.88M`, `3`.
+pub fn scaled(millions: f64) -> String {
+    linerate::traffic::Rate::Packets(millions * 1e6).to_string().trim_end_matches(" packets/s").to_string()
 }
 
 /// Formats a count per second with three significant digits: `14.9M`.
@@ -298,24 +293,32 @@ mod tests {
             // A figure is shown as on a wide terminal, or not at all.
             let is_whole = |word: &str| word.contains('…') || whole.contains(&word.trim_end_matches(','));
             assert!(table.lines().skip(1).flat_map(str::split_whitespace).all(is_whole), "{width}:\n{table}");
-            let has_rates = table.lines().nth(1).is_some_and(|line| line.contains("14.881"));
+            let has_rates = table.lines().nth(1).is_some_and(|line| line.contains("14.88M"));
             assert_eq!(has_rates, width >= 17, "{width}:\n{table}");
         }
         let table = tick.table(80);
         let [title, first, ..] = table.lines().collect::<Vec<_>>()[..] else { unreachable!() };
-        for part in ["1 s", "rx Mpps", "tx Mpps", "Gbit/s    wire", "dropped"] {
+        for part in ["1 s", "rx pps", "tx pps", "Gbit/s    wire", "dropped"] {
             assert!(title.contains(part), "{part}: {table}");
         }
         assert_eq!(title.chars().count(), first.chars().count(), "columns do not shift");
-        assert!(tick.table(47).contains("tx Mpps") && !tick.table(47).contains("Gbit"));
+        assert!(tick.table(47).contains("tx pps") && !tick.table(47).contains("Gbit"));
     }
 
     #[test]
-    fn rates_have_digits_down_to_one_packet() {
-        for (value, shown) in
-            [(14.8809, "14.881"), (0.0, "0.000"), (1e-5, "0.000010"), (0.5, "0.500000"), (0.9999, "1.000")]
-        {
-            assert_eq!(mpps(value), shown);
+    fn rates_have_four_digits_and_a_prefix() {
+        for (mpps, shown) in [
+            (14.8809, "14.88M"),
+            (0.0, "0"),
+            (3e-6, "3"),
+            (5.076e-7, "0.5076"),
+            (1e-9, "0.001"),
+            (0.5, "500k"),
+            (0.999_949, "999.9k"),
+            (0.999_96, "1M"),
+            (9.999_6e-4, "1k"),
+        ] {
+            assert_eq!(scaled(mpps), shown);
         }
         for (value, shown) in [(14_880_952.0, "14.9M"), (100e3, "100k"), (0.0, "0.00"), (20.0, "20.0")] {
             assert_eq!(per_second(value), shown);

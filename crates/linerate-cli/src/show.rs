@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Map, Value, json};
 
 use crate::live::Screen;
-use crate::rates::{Tick, causes_in_words, mpps, shortened};
+use crate::rates::{Tick, causes_in_words, scaled, shortened};
 use crate::signals::interrupts;
 use crate::terminal::{note, unwritable};
 
@@ -105,7 +105,8 @@ fn summary_table(summary: &Value) -> String {
     match number("mpps").as_f64() {
         Some(rate) => {
             let seconds = time(number("active_seconds").as_f64().unwrap_or(0.0));
-            text += &format!(" in {seconds}: {} Mpps, {} cycles/packet", mpps(rate), number("cycles_per_packet"));
+            let rate = scaled(rate);
+            text += &format!(" in {seconds}: {rate} packets/s, {} cycles/packet", number("cycles_per_packet"));
         }
         None if count("packets") > 0 => text += &format!(", {} cycles/packet", number("cycles_per_packet")),
         None => {}

@@ -318,7 +318,7 @@ fn ctrl_c_prints_the_summary_too() {
 fn a_table_for_people_has_rates_with_and_without_framing() {
     let output = expect(0, &mut linerate(&["fwd", "sim:0", "sim:1", "--seconds", "1.5"]));
     let text = text(&output.stdout);
-    for part in ["rx Mpps", "Gbit/s", "wire", "dropped", "cycles/packet", "sim:0", "received"] {
+    for part in ["rx pps", "Gbit/s", "wire", "dropped", "cycles/packet", "sim:0", "received"] {
         assert!(text.contains(part), "{part} is missing:\n{text}");
     }
 }

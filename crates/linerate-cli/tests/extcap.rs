@@ -423,7 +423,7 @@ fn documented_commands_run() {
         if let Some(line) = line.strip_suffix(" &") {
             // The shell is replaced by the program, so that it ends with the test.
             let mut process = Process::start(place.program("sh").args(["-c", &format!("exec {line}")]));
-            process.await_output(if line.contains("serve") { "any" } else { "Mpps" });
+            process.await_output(if line.contains("serve") { "any" } else { "pps" });
             background.push(process);
             continue;
         }

@@ -215,8 +215,11 @@ fn rates_are_those_from_the_first_packet_to_the_last() {
         let (sent, _) = run(0, &one);
         assert_eq!((&sent["mpps"], &sent["active_seconds"]), (&Value::Null, &0.0.into()), "{sent}");
         let shown = text(&expect(0, &mut linerate(&one)).stdout);
-        assert!(shown.contains(" cycles/packet") && !shown.contains("Mpps"), "{shown}");
+        assert!(shown.contains(" cycles/packet") && !shown.contains("packets/s"), "{shown}");
     }
+    // A small rate has a unit for it.
+    let shown = text(&expect(0, &mut linerate(&["gen", "null:", "--rate", "20", "--count", "5"])).stdout);
+    assert!(shown.contains(" packets/s, ") && shown.contains("rx pps") && !shown.contains("e-"), "{shown}");
 }
 
 #[test]

@@ -126,11 +126,13 @@ impl Scaled {
 
 impl fmt::Display for Scaled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rounded = |value: f64| {
+            let digits = 10f64.powi(3 - value.abs().max(1e-9).log10().floor() as i32);
+            (value * digits).round() / digits
+        };
         let steps = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
-        let (factor, prefix) = steps.into_iter().find(|(factor, _)| self.0 >= *factor).unwrap_or((1.0, ""));
-        let value = self.0 / factor;
-        let digits = 10f64.powi(3 - value.abs().max(1e-9).log10().floor() as i32);
-        write!(f, "{}{prefix}", (value * digits).round() / digits)
+        let (factor, prefix) = steps.into_iter().find(|(factor, _)| rounded(self.0) >= *factor).unwrap_or((1.0, ""));
+        write!(f, "{}{prefix}", rounded(self.0 / factor))
     }
 }
 

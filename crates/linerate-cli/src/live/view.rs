@@ -9,7 +9,7 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Paragraph, RenderDirection, Sparkline};
 
-use crate::rates::{Rates, Tick, causes_in_words, per_second, shortened};
+use crate::rates::{Rates, Tick, causes_in_words, per_second, scaled, shortened};
 use crate::terminal::last_notes;
 
 /// The most seconds in a graph: the columns of a wide terminal.
@@ -162,12 +162,12 @@ impl View {
 
     /// Returns the rates of each queue, in at most `most` lines.
     fn queues(&self, most: usize) -> Text<'static> {
-        let title = format!("{:<28}{:>12}{:>12}{:>16}", "queue", "rx Mslots/s", "tx Mslots/s", "no descriptor");
+        let title = format!("{:<28}{:>12}{:>12}{:>16}", "queue", "rx slots/s", "tx slots/s", "no descriptor");
         let mut lines = vec![Line::from(title).dim()];
         for port in self.last.iter().flat_map(|tick| &tick.ports) {
             let (rx, tx) = (&port.queues.rx_mslots, &port.queues.tx_mslots);
             for queue in 0..rx.len().max(tx.len()) {
-                let rate = |rates: &[f64]| rates.get(queue).map_or(String::new(), |rate| format!("{rate:.3}"));
+                let rate = |rates: &[f64]| rates.get(queue).map_or(String::new(), |rate| scaled(*rate));
                 let missed = port.queues.no_descriptor.get(queue).map_or(String::new(), u64::to_string);
                 let name = format!("{} {queue}", shortened(&port.name, 24));
                 lines.push(Line::from(format!("{name:<28}{:>12}{:>12}{missed:>16}", rate(rx), rate(tx))));
