@@ -1,5 +1,8 @@
 //! `linerate vm`: prints or runs the QEMU command of a machine with cards at `vhost:` ports.
 
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
@@ -10,6 +13,7 @@ use linerate::{Error, vhost};
 use crate::grammar::usage;
 use crate::options::{LONGEST_MTU, whole};
 use crate::show::print;
+use crate::terminal::note;
 
 /// Options of the machine.
 #[derive(Args)]
@@ -27,7 +31,7 @@ pub struct Machine {
     /// by another one
     #[arg(long)]
     no_link_state: bool,
-    /// Emulate the processors even if KVM is available: inside another virtual machine it may not work
+    /// Emulate the processors, as is done if KVM cannot create a machine: inside another virtual machine it may fail later
     #[arg(long)]
     no_kvm: bool,
     /// The QEMU to use
@@ -148,9 +152,39 @@ fn version(qemu: &str) -> Result<(u32, u32), Error> {
     Ok(numbers.unwrap_or_else(|| usage(&format!("'{qemu} --version' does not print QEMU's version: {text}"))))
 }
 
-/// Returns whether this user may use KVM.
+/// Returns whether this user may use KVM, and KVM works. If it exists and does not, prints a note with the reason.
 fn has_kvm() -> bool {
-    std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok()
+    let why = match File::options().read(true).write(true).open("/dev/kvm") {
+        Err(error) if error.kind() == ErrorKind::NotFound => return false,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            format!("cannot open /dev/kvm: {error}; to get access: sudo usermod -aG kvm USER, and log in again")
+        }
+        Err(error) => format!("cannot open /dev/kvm: {error}"),
+        Ok(kvm) => match create_machine(&kvm) {
+            Ok(()) => return true,
+            Err(error) => format!("/dev/kvm cannot create a virtual machine with a processor: {error}"),
+        },
+    };
+    note(&format!("note: {why}; QEMU emulates the processors, which is slower"));
+    false
+}
+
+/// Creates a machine with a processor, and removes it: inside another virtual machine, KVM may exist and not work.
+#[allow(unsafe_code)]
+fn create_machine(kvm: &File) -> io::Result<()> {
+    // From linux/kvm.h; the last argument is the machine's type, or the processor's number.
+    const CREATE_VM: libc::c_ulong = 0xAE01;
+    const CREATE_VCPU: libc::c_ulong = 0xAE41;
+    let create = |on: &dyn AsRawFd, request| {
+        // SAFETY: the requests have a number as argument, and return a new descriptor or a negative number.
+        match unsafe { libc::ioctl(on.as_raw_fd(), request, 0 as libc::c_ulong) } {
+            ..0 => Err(io::Error::last_os_error()),
+            // SAFETY: nothing else owns the new descriptor.
+            descriptor => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
+        }
+    };
+    let machine = create(kvm, CREATE_VM)?;
+    create(&machine, CREATE_VCPU).map(drop)
 }
 
 /// Returns a word, quoted for a shell.

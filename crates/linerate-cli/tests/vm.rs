@@ -4,7 +4,7 @@ mod kit;
 
 use std::os::unix::fs::PermissionsExt;
 
-use kit::{Folder, Process, expect, linerate, summary, text};
+use kit::{Folder, Process, expect, linerate, summary, text, with_mounts};
 
 /// Returns a program that claims to be QEMU of that version, and prints its other arguments, one per line.
 fn qemu(folder: &Folder, version: &str) -> String {
@@ -84,6 +84,41 @@ fn what_is_no_port_of_a_machine_is_refused() {
     ] {
         let said = text(&expect(code, &mut linerate(arguments)).stderr);
         assert!(said.contains(why), "{arguments:?}: {said}");
+    }
+}
+
+/// In a private `/dev`: KVM that cannot create a machine, that cannot be opened, or that is absent.
+#[test]
+fn a_broken_kvm_is_not_used() {
+    let folder = Folder::new("vmk");
+    let dev = folder.path("dev");
+    std::fs::create_dir(&dev).unwrap();
+    let qemu = qemu(&folder, "7.2.22");
+    for (kvm, why) in [
+        ("cp -a /dev/null $d/kvm", "/dev/kvm cannot create a virtual machine with a processor: Inappropriate ioctl"),
+        ("mkdir $d/kvm", "cannot open /dev/kvm: Is a directory"),
+        ("true", ""),
+    ] {
+        let script = format!(
+            "d=$1; shift; mount -t tmpfs tmpfs $d && cp -a /dev/null $d/ && {kvm} && mount --bind $d /dev && exec \"$@\""
+        );
+        for run in [&[][..], &["--run"]] {
+            let words = [&[&*dev, env!("CARGO_BIN_EXE_linerate"), "vm", "vhost:/tmp/s", "--qemu", &qemu][..], run];
+            let output = expect(0, with_mounts(&script).args(words.concat()));
+            let (given, said) = (text(&output.stdout), text(&output.stderr));
+            assert!(given.contains("accel=tcg,") && given.contains(",vectors=0"), "{given}");
+            match why {
+                "" => assert_eq!(said, ""),
+                why => assert!(said.contains(why) && said.contains("QEMU emulates the processors"), "{said}"),
+            }
+        }
+        let output = expect(
+            0,
+            with_mounts(&script)
+                .args([&*dev, env!("CARGO_BIN_EXE_linerate"), "vm", "vhost:/tmp/s", "--no-kvm"])
+                .args(["--qemu", &qemu]),
+        );
+        assert_eq!(text(&output.stderr), "", "not asked for");
     }
 }
 
