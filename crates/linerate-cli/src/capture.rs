@@ -48,6 +48,10 @@ const LONGEST_END: Duration = Duration::from_secs(1);
 /// How long the writer waits for packets before it checks whether held ones are due.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
+/// The argument that means all interfaces, as for tcpdump's `-i`, and its port.
+const ANY: &str = "any";
+const ANY_PORT: &str = "packet:any";
+
 /// `linerate capture`.
 struct Capture;
 
@@ -129,6 +133,7 @@ enum Target {
 /// Captures until the run ends.
 pub fn run(ports: &[&str], capture: &CaptureOptions, options: &RunOptions) -> Result<ExitCode, Error> {
     capture.check(ports);
+    let ports: Vec<&str> = ports.iter().map(|port| if *port == ANY { ANY_PORT } else { port }).collect();
     let parsed = ports.iter().map(|name| linerate::parse(name)).collect::<Result<Vec<_>, Error>>()?;
     if let Some(port) = parsed.iter().find(|name| name.is_capture_to_write()) {
         usage(&format!("{port} is opened for writing and receives no packets; to write to a file: --write FILE"));
@@ -138,7 +143,7 @@ pub fn run(ports: &[&str], capture: &CaptureOptions, options: &RunOptions) -> Re
     let ring = (u32::from(RING) / xdp_queues(&parsed).next_power_of_two()).max(512) as u16;
     let ring = options.ring.or(are_own.then_some(ring));
     let options = &RunOptions { ring, timestamps: true, ..options.clone() };
-    let ports: Vec<String> = parsed.iter().zip(ports).map(|(name, text)| with_mtu(name, text, options.mtu)).collect();
+    let ports: Vec<String> = parsed.iter().zip(&ports).map(|(name, text)| with_mtu(name, text, options.mtu)).collect();
     let ports: Vec<&str> = ports.iter().map(String::as_str).collect();
     let mut run = Run::open(&Capture, &ports, capture.count, options)?;
     for device in &mut run.ports.devices {
@@ -222,8 +227,11 @@ pub fn run(ports: &[&str], capture: &CaptureOptions, options: &RunOptions) -> Re
 
 /// Adds the interface's MTU to the name of a packet socket that would accept shorter frames only.
 fn with_mtu(name: &PortName, text: &str, mtu: u16) -> String {
-    let of_interface =
-        interface(name).and_then(|interface| interface.mtu().ok()).map_or(0, |mtu| mtu.min(LONGEST_MTU.into()));
+    let of_interface = match interface(name) {
+        Some(interface) => interface.mtu().map_or(0, |mtu| mtu.min(LONGEST_MTU.into())),
+        None if name.interface() == Some(ANY) => LONGEST_MTU.into(),
+        None => 0,
+    };
     if name.is_xdp() || name.option("mtu").is_some() || of_interface <= mtu.into() {
         return text.to_string();
     }

@@ -82,6 +82,22 @@ impl Interface {
         Ok(Interface { name: name.to_string(), index, socket })
     }
 
+    /// Returns a value for all interfaces, also if they appear later. It has no MAC address and no MTU.
+    ///
+    /// # Errors
+    /// [`ErrorKind::System`].
+    pub(super) fn any() -> Result<Interface> {
+        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+            .map_err(|error| Error::system("socket(AF_INET)", error))?;
+        // The kernel's number for "any" in addresses of packet sockets (packet(7)).
+        Ok(Interface { name: "any".to_string(), index: 0, socket })
+    }
+
+    /// Returns whether this is [all interfaces](Interface::any).
+    pub(super) fn is_any(&self) -> bool {
+        self.index == 0
+    }
+
     /// Looks up an interface, or one of its queues: `eth0-2` is a queue of `eth0`, unless it is an interface.
     ///
     /// # Errors
@@ -142,6 +158,9 @@ impl Interface {
 
     /// Fails if the interface is gone, even if another interface has its name now.
     pub fn check(&self) -> Result<()> {
+        if self.is_any() {
+            return Ok(());
+        }
         match netdevice::name_to_index(&self.socket, &self.name) {
             Ok(index) if index == self.index => Ok(()),
             _ => Err(Error::interface_gone(&self.name)),
@@ -222,6 +241,9 @@ impl Interface {
     /// Returns whether the interface has a carrier.
     pub fn link(&self) -> Result<Link> {
         self.check()?;
+        if self.is_any() {
+            return Ok(Link::Up { mbits: 0 });
+        }
         let flags = i32::from(self.flags().map_err(|_| self.gone())?);
         let up = flags & libc::IFF_UP != 0 && flags & libc::IFF_RUNNING != 0;
         Ok(if up { Link::Up { mbits: 0 } } else { Link::Down })

@@ -10,10 +10,11 @@ mod queue;
 mod socket;
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
-use linerate_core::error::Result;
+use linerate_core::error::{Error, ErrorKind, Result};
 use linerate_core::filter::Filter;
 use linerate_core::offload::LONGEST;
 use linerate_core::port::{
@@ -25,9 +26,10 @@ use socket::Socket;
 
 use super::flow::{FLOW, flow_of};
 use super::interface::Interface;
+use super::packet_socket;
 use super::port::{KernelPort, OnInterface, Sockets, Target};
 
-/// `packet:IF`
+/// `packet:IF`, and `packet:any` for all interfaces
 pub static PACKET: PortKind = PortKind {
     description: Description {
         options: &[QUEUES, RING, MTU, OFFLOADS, FLOW, TIMESTAMPS],
@@ -43,8 +45,13 @@ pub static PACKET: PortKind = PortKind {
 };
 
 fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
-    let interface = Interface::open(opening.name.address())?;
-    interface.check_ethernet()?;
+    let interface = match (Interface::open(opening.name.address()), opening.name.address()) {
+        (Err(error), "any") if error.kind() == ErrorKind::NotFound => Interface::any()?,
+        (interface, _) => interface?,
+    };
+    if !interface.is_any() {
+        interface.check_ethernet()?;
+    }
     Ok(Box::new(PacketPort::open(interface, flow_of(opening.name)?, opening.config)?))
 }
 
@@ -74,12 +81,16 @@ impl PacketPort {
         let sockets = (0..count).map(|_| Socket::open(&interface, config.ring(), longest, patience).map(Arc::new));
         let sockets = sockets.collect::<Result<Vec<_>>>()?;
         let started = vec![false; config.options.rx_queues.into()];
-        let mut description = format!("{} interface, AF_PACKET rings", interface.driver());
+        let mut description = match interface.is_any() {
+            true => "all interfaces, AF_PACKET rings".to_string(),
+            false => format!("{} interface, AF_PACKET rings", interface.driver()),
+        };
         if !config.description.is_empty() {
             description += &format!(", {}", config.description);
         }
         let sockets = PacketPort { description, flow, sockets, started, dropped: AtomicU64::new(0) };
-        OnInterface::port(Target { interface, config }, sockets, true)
+        let is_any = interface.is_any();
+        OnInterface::port(Target { interface, config }, sockets, !is_any)
     }
 }
 
@@ -125,6 +136,7 @@ impl Sockets for PacketPort {
             offloads: target.config.options.offloads,
             timestamps: target.config.options.timestamps,
             longest: target.config.options.max_frame,
+            checks_link_type: target.interface.is_any(),
             segments: VecDeque::new(),
         };
         self.start(&target.interface, queue)?;
@@ -132,6 +144,10 @@ impl Sockets for PacketPort {
     }
 
     fn tx(&mut self, target: &Target, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
+        if target.interface.is_any() {
+            let why = "it receives from all interfaces; to send, name one";
+            return Err(Error::interface(target.interface.name(), why, "linerate ports"));
+        }
         let socket = self.sockets[usize::from(queue)].clone();
         // A socket that only sends must be bound, too.
         if self.started.iter().any(|started| !*started) {
@@ -140,6 +156,11 @@ impl Sockets for PacketPort {
         let position = *socket.transmitting.lock().unwrap_or_else(PoisonError::into_inner);
         let longest = target.interface.longest_frame(target.config.options.max_frame)?;
         Ok(Box::new(PacketTx { socket, position, counters, longest, retry: Retry::default() }))
+    }
+
+    /// Membership in promiscuous mode needs an interface.
+    fn promiscuous(&self, interface: &Interface) -> Result<Option<OwnedFd>> {
+        if interface.is_any() { Ok(None) } else { packet_socket::promiscuous(interface).map(Some) }
     }
 
     fn drops(&self, _: &Interface) -> Drops {

@@ -31,6 +31,8 @@ const STATUS: usize = 20;
 const BEGIN: usize = 24;
 const TAG: usize = 32;
 const TAG_TYPE: usize = 36;
+/// The offset of the interface's link type, in the lower half of its word: `sll_hatype` of the address after the header.
+const LINK_TYPE: usize = 48 + 8;
 
 /// Frames up to this length are declared to be all headers. The kernel copies headers, and maps the rest as pages,
 /// which costs more than a copy.
@@ -51,6 +53,8 @@ pub(super) struct PacketRx {
     /// Timestamps are recorded.
     pub(super) timestamps: bool,
     pub(super) longest: usize,
+    /// Packets may arrive from interfaces without Ethernet headers, and are dropped.
+    pub(super) checks_link_type: bool,
     /// Segments of a large packet that the last batch had no room for.
     pub(super) segments: VecDeque<(Vec<u8>, u64)>,
 }
@@ -68,6 +72,11 @@ struct Found {
     tag: Option<[u8; 4]>,
     /// Receive time in nanoseconds.
     time: u64,
+}
+
+/// Returns whether packets of an interface with this link type (linux/if_arp.h) begin with an Ethernet header.
+fn is_ethernet(link_type: u16) -> bool {
+    matches!(link_type, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK)
 }
 
 impl PacketRx {
@@ -103,6 +112,7 @@ impl PacketRx {
                 || begin.saturating_add(len) > end
                 || len < 14
                 || word(LENGTH) as usize != len
+                || self.checks_link_type && (begin < header + LINK_TYPE + 4 || !is_ethernet(word(LINK_TYPE) as u16))
             {
                 self.counters.dropped();
                 self.advance();
@@ -496,6 +506,7 @@ mod tests {
                 offloads,
                 timestamps: true,
                 longest: 1518,
+                checks_link_type: false,
                 segments: VecDeque::new(),
             };
             let mut batch = Batch::new();
@@ -528,6 +539,7 @@ mod tests {
             offloads: false,
             timestamps: false,
             longest: 1518,
+            checks_link_type: false,
             segments: VecDeque::new(),
         }
     }
@@ -743,6 +755,20 @@ mod tests {
             word(TAG, 7);
             hand_over(&rx, 0, 1, 48);
             assert_eq!(received(&mut rx).len(), usize::from(is_match), "{flow}");
+        }
+    }
+
+    /// A port on all interfaces also gets the packets of tunnels.
+    #[test]
+    fn packets_without_an_ethernet_header_are_dropped() {
+        for (link_type, is_match) in [(libc::ARPHRD_ETHER, true), (libc::ARPHRD_LOOPBACK, true), (0xFFFE, false)] {
+            let mut rx = receiver(2);
+            rx.checks_link_type = true;
+            put(&rx, 48, 0, 96, 60, &[0; 60]);
+            rx.socket.memory.word(48 + LINK_TYPE).store(link_type.into(), Relaxed);
+            hand_over(&rx, 0, 1, 48);
+            assert_eq!(received(&mut rx).len(), usize::from(is_match), "{link_type}");
+            assert_eq!(rx.counters.drops(), u64::from(!is_match));
         }
     }
 
