@@ -1,9 +1,12 @@
-//! `linerate capture` on Linux's interfaces.
+//! `linerate capture` on Linux's interfaces, and by the clock.
 
 mod kit;
 
-use kit::{Folder, Namespace, Process, expect, inside, text, write_frames};
-use linerate::capture::Reader;
+use std::process::Command;
+
+use kit::{Folder, Namespace, Process, expect, inside, linerate, summary, text, write_frames};
+use linerate::capture::{Format, Reader};
+use serde_json::Value;
 
 /// Frames of an experimental ethertype (IEEE 802), each with a number.
 fn frames(count: u8) -> Vec<Vec<u8>> {
@@ -48,4 +51,39 @@ fn any_is_all_interfaces_and_those_that_appear_later() {
     assert_eq!((code, all.len(), ours), (Some(0), 44, [frames(20), frames(20)].concat()), "{said}");
     let said = text(&expect(1, &mut inside(&namespace, "gen packet:any --count 1 --seconds 9")).stderr);
     assert!(said.contains("it receives from all interfaces; to send, name one"), "{said}");
+}
+
+/// Files have the seconds of the clock, as tshark reads their times.
+#[test]
+fn files_begin_at_multiples_of_their_time() {
+    let folder = Folder::new("live-clock");
+    let (input, path) = (folder.path("in.pcap"), folder.path("ring.pcapng"));
+    let mut bytes = Vec::new();
+    Format::Pcap.begin(&mut bytes, 65_535, &[]);
+    // A packet each 0.7 s, from 0.65 s before a multiple of ten seconds.
+    let times = (0..40).map(|n| 1_699_999_999_350_000_000 + n * 700_000_000);
+    times.clone().for_each(|time| Format::Pcap.append(&mut bytes, 0, time, &[0; 60], 60));
+    std::fs::write(&input, bytes).unwrap();
+    for seconds in [1, 10] {
+        let length = seconds.to_string();
+        let port = format!("pcap:{input}");
+        let words = ["capture", &port, "--write", &path, "--file-seconds", &length, "--json"];
+        let said = summary(&expect(0, &mut linerate(&words)).stdout);
+        let files = said["capture"]["files"].as_array().unwrap();
+        let intervals: Vec<u64> = files.iter().map(|file| interval(file, seconds)).collect();
+        let mut wanted: Vec<u64> = times.clone().map(|time| time / 1_000_000_000 / seconds).collect();
+        wanted.dedup();
+        assert_eq!(intervals, wanted, "{said}");
+    }
+}
+
+/// Returns the interval that contains all times of a file.
+fn interval(file: &Value, seconds: u64) -> u64 {
+    let fields = ["-T", "fields", "-e", "frame.time_epoch"];
+    let times = text(&expect(0, Command::new("tshark").args(["-r", file.as_str().unwrap()]).args(fields)).stdout);
+    let interval = |line: &str| line.split('.').next().unwrap().parse::<u64>().unwrap() / seconds;
+    let mut intervals: Vec<u64> = times.lines().map(interval).collect();
+    intervals.dedup();
+    assert_eq!(intervals.len(), 1, "{file}: {times}");
+    intervals[0]
 }

@@ -27,7 +27,7 @@ pub struct Ring {
     /// Begin a new file before the current one exceeds BYTES bytes, before compression; accepts k, M or G
     #[arg(long, value_name = "BYTES", value_parser = super::bytes, requires = "write")]
     pub file_size: Option<u64>,
-    /// Begin a new file SECONDS seconds after the first packet of the current one
+    /// Begin a new file whenever the packets' time (UTC) is a multiple of SECONDS seconds
     #[arg(long, value_name = "SECONDS", value_parser = crate::options::seconds, requires = "write")]
     pub file_seconds: Option<Duration>,
     /// Keep the latest N files, and remove older ones
@@ -39,6 +39,11 @@ impl Ring {
     /// Returns whether a file is followed by another one.
     pub fn has_next(&self) -> bool {
         self.file_size.is_some() || self.file_seconds.is_some()
+    }
+
+    /// Returns the number of the interval that contains a time in nanoseconds since 1970; 0 without intervals.
+    fn interval(&self, nanoseconds: u64) -> u128 {
+        self.file_seconds.map_or(0, |length| u128::from(nanoseconds) / length.as_nanos())
     }
 }
 
@@ -231,10 +236,7 @@ impl Files {
             let size = current.bytes + (at - start + found.len) as u64;
             let first = *current.first.get_or_insert(found.nanoseconds);
             let is_full = self.ring.file_size.is_some_and(|most| size > most) && current.frames + frames > 0;
-            let is_old = self
-                .ring
-                .file_seconds
-                .is_some_and(|most| u128::from(found.nanoseconds.saturating_sub(first)) >= most.as_nanos());
+            let is_old = self.ring.interval(found.nanoseconds) > self.ring.interval(first);
             if is_full || is_old {
                 self.put(&records[start..at], frames)?;
                 self.end(&ends(self))?;
@@ -382,7 +384,7 @@ fn numbered(path: &Path, number: u64) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// A file ends before the first packet that is later than its time.
+    /// A file ends before the first packet after a multiple of its time.
     #[test]
     fn files_end_by_the_packets_times() {
         let folder = std::env::temp_dir().join(format!("linerate-files-{}", std::process::id()));
@@ -390,7 +392,7 @@ mod tests {
         let ring = Ring { file_seconds: Some(Duration::from_secs(60)), ..Ring::default() };
         let mut files = Files::create(&folder.join("a.b.pcapng"), 64, vec!["port".to_string()], ring).unwrap();
         let mut records = Vec::new();
-        for second in [0, 30, 59, 60, 119, 120, 1000, 1059] {
+        for second in [10, 30, 59, 60, 119, 120, 1000, 1059, 1021] {
             files.format().append(&mut records, 0, second * 1_000_000_000, &[0; 60], 64);
         }
         files.write(&records, &|files| vec![Counts { written: files.written(0).0, ..Counts::default() }]).unwrap();
@@ -403,7 +405,7 @@ mod tests {
                 std::iter::from_fn(|| reader.next(&mut frame).unwrap()).count()
             })
             .collect();
-        assert_eq!((counts, files.frames, files.begun()), (vec![3, 2, 1, 2], 8, 4));
+        assert_eq!((counts, files.frames, files.begun()), (vec![3, 2, 1, 1, 2], 9, 5));
         let name = files.paths().next().unwrap().file_name().unwrap().to_str().unwrap().to_string();
         assert!(name.starts_with("a_00001_2") && name.ends_with(".b.pcapng"), "{name}");
         fs::remove_dir_all(&folder).unwrap();
