@@ -2,9 +2,11 @@
 //!
 //! - `stream`: a queue's records in chunks, which its thread hands to the writer; `merge`: the records of several
 //!   queues by time
-//! - `files`: one file, or a ring of several; `lines`: one line of text per packet
+//! - `files`: one file, or a ring of several; `commands`: a program for each finished file; `lines`: one line of text
+//!   per packet
 //! - `expression`: filters in libpcap's language
 
+mod commands;
 mod expression;
 mod files;
 mod lines;
@@ -103,6 +105,10 @@ impl CaptureOptions {
         if self.ring.files.is_some() && !is_ring {
             usage("--files needs --file-size or --file-seconds, which say when the next file begins");
         }
+        let is_to_standard_output = self.write.as_deref().is_some_and(is_standard_output);
+        if self.ring.file_command.is_some() && is_to_standard_output {
+            usage("standard output is no file that --file-command could get: pipe it into the program");
+        }
         let Some(path) = &self.write else { return };
         if is_standard_output(path) && std::io::stdout().is_terminal() {
             usage(
@@ -156,7 +162,7 @@ pub fn run(ports: &[&str], capture: &CaptureOptions, options: &RunOptions) -> Re
     }
     let names = parsed.iter().map(|name| name.short().to_string()).collect();
     let target = match &capture.write {
-        Some(path) => Target::Files(Box::new(Files::create(path, capture.snaplen, names, capture.ring)?)),
+        Some(path) => Target::Files(Box::new(Files::create(path, capture.snaplen, names, capture.ring.clone())?)),
         None => Target::Lines { names, is_json: options.json },
     };
     run.shown = match &capture.write {
@@ -362,6 +368,7 @@ impl Writer {
             note(&format!("note: {} packets in the file follow a packet with a later time", self.unsorted));
         }
         let last = files.paths().last().cloned().unwrap_or_default();
+        note_commands(files);
         files.compare();
         if let Some(path) = &files.missing.first {
             let path = path.display();
@@ -386,6 +393,7 @@ impl Writer {
         let part = json!({
             "written": files.frames, "bytes": files.bytes, "files": names, "removed_files": files.removed,
             "missing_files": files.missing.count, "changed_files": files.changed.count,
+            "succeeded_commands": files.commands.succeeded, "failed_commands": files.commands.failed,
             "dropped_by_ports": undelivered, "dropped": dropped, "unwritten": unwritten, "unsorted": self.unsorted,
         });
         let into = match files.begun() {
@@ -444,6 +452,17 @@ fn ends(files: &Files, streams: &[Vec<Arc<Shared>>]) -> Ends {
         Counts { times, received: accepted + filtered, dropped_by_port: None, accepted, dropped, written }
     };
     streams.iter().enumerate().map(count).collect()
+}
+
+/// Waits for the programs of `--file-command`, and prints notes on failures.
+fn note_commands(files: &mut Files) {
+    let unfinished = files.commands.finish();
+    if unfinished > 0 {
+        note(&format!("note: --file-command: {unfinished} programs have not ended; the capture does not wait longer"));
+    }
+    if let Some(why) = &files.commands.first_failure {
+        note(&format!("note: --file-command failed for {} files, the first one {why}", files.commands.failed));
+    }
 }
 
 /// Returns a line on the packets that were dropped because `what` was too slow; empty if there are none.

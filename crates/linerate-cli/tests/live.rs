@@ -1,4 +1,4 @@
-//! `linerate capture` on Linux's interfaces, and by the clock.
+//! `linerate capture` on Linux's interfaces, by the clock, and with programs for finished files.
 
 mod kit;
 
@@ -86,4 +86,35 @@ fn interval(file: &Value, seconds: u64) -> u64 {
     intervals.dedup();
     assert_eq!(intervals.len(), 1, "{file}: {times}");
     intervals[0]
+}
+
+#[test]
+fn a_program_runs_for_each_finished_file() {
+    let folder = Folder::new("live-command");
+    let path = folder.path("ring.pcapng");
+    let capture = |program: &str| {
+        let words =
+            ["capture", "sim:0?count=1000", "--count", "1000", "--write", &path, "--file-size", "10k", "--json"];
+        let output = expect(0, linerate(&words).args(["--file-command", program]));
+        (summary(&output.stdout)["capture"].clone(), text(&output.stderr))
+    };
+    let (said, errors) = capture("gzip");
+    let files: Vec<_> = std::fs::read_dir(&folder.0).unwrap().map(|file| file.unwrap().path()).collect();
+    assert!(files.len() > 5 && files.iter().all(|file| file.extension().unwrap() == "gz"), "{files:?}");
+    let counts = ["succeeded_commands", "failed_commands", "missing_files"].map(|count| said[count].as_u64().unwrap());
+    assert_eq!((counts, errors.contains("--file-command")), ([files.len() as u64, 0, 0], false), "{said} {errors}");
+    let frames = files.iter().map(|file| {
+        expect(0, Command::new("gunzip").arg(file));
+        written(file.with_extension("").to_str().unwrap()).len()
+    });
+    assert_eq!(frames.sum::<usize>(), 1000);
+
+    let (said, errors) = capture("false");
+    assert_eq!((&said["failed_commands"], &said["written"]), (&files.len().into(), &1000.into()), "{said}");
+    assert!(
+        errors.contains(&format!("note: --file-command failed for {} files, the first one", files.len())),
+        "{errors}"
+    );
+    let (said, errors) = capture("/nowhere/program");
+    assert!(said["failed_commands"] == files.len() && errors.contains("No such file or directory"), "{said} {errors}");
 }

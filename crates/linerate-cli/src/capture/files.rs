@@ -12,6 +12,7 @@ use linerate::capture::{Counts, Extent, Format, Output, Reader};
 use zstd::stream::read::Decoder;
 use zstd::stream::write::Encoder;
 
+use super::commands::FileCommands;
 use crate::show::is_closed;
 use crate::signals::interrupts;
 
@@ -22,7 +23,7 @@ const LEVEL: i32 = 1;
 const FLUSH_AFTER: Duration = Duration::from_secs(1);
 
 /// When to begin the next file, and how many to keep.
-#[derive(Clone, Copy, Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct Ring {
     /// Begin a new file before the current one exceeds BYTES bytes, before compression; accepts k, M or G
     #[arg(long, value_name = "BYTES", value_parser = super::bytes, requires = "write")]
@@ -33,6 +34,9 @@ pub struct Ring {
     /// Keep the latest N files, and remove older ones
     #[arg(long, value_name = "N", value_parser = crate::options::whole::<u32>(1, 1_000_000), requires = "write")]
     pub files: Option<u32>,
+    /// Run PROGRAM with the path of each finished file as its argument, at the lowest priority
+    #[arg(long, value_name = "PROGRAM", requires = "write", conflicts_with = "files")]
+    pub file_command: Option<PathBuf>,
 }
 
 impl Ring {
@@ -71,6 +75,7 @@ pub struct Files {
     snaplen: u32,
     interfaces: Vec<String>,
     ring: Ring,
+    pub commands: FileCommands,
     current: Option<Current>,
     /// The existing files, oldest first, with the extent of each finished one when it was finished.
     paths: VecDeque<(PathBuf, Option<Extent>)>,
@@ -123,6 +128,7 @@ impl Files {
             format,
             snaplen,
             interfaces,
+            commands: FileCommands::new(ring.file_command.clone()),
             ring,
             current: None,
             paths: VecDeque::new(),
@@ -157,6 +163,8 @@ impl Files {
         for (path, written) in std::mem::take(&mut self.paths) {
             match Extent::at(&path) {
                 _ if is_standard_output(&path) => {}
+                Err(_) if self.commands.has_program() => continue,
+                Ok(_) if self.commands.has_program() => {}
                 Err(_) => {
                     self.missing.add(path);
                     continue;
@@ -259,11 +267,13 @@ impl Files {
         (self.written[interface], self.times.unwrap_or_default())
     }
 
-    /// Flushes data that the compressor has held for a second, so that readers of the file see it.
+    /// Flushes data that the compressor has held for a second, so that readers of the file see it. Starts commands that
+    /// wait for others.
     ///
     /// # Errors
     /// [`ErrorKind::File`].
     pub fn flush(&mut self) -> Result<(), Error> {
+        self.commands.advance();
         if let Some(Current { target: Target::Compressed(encoder), unflushed, .. }) = &mut self.current
             && unflushed.is_some_and(|since| since.elapsed() >= FLUSH_AFTER)
         {
@@ -306,7 +316,10 @@ impl Files {
             Target::Plain(output) => output.extent(),
             Target::Compressed(encoder) => encoder.get_ref().extent(),
         });
-        self.paths.back_mut().into_iter().for_each(|(_, written)| *written = extent);
+        if let Some((path, written)) = self.paths.back_mut() {
+            *written = extent;
+            self.commands.add(path.clone());
+        }
         Ok(())
     }
 
