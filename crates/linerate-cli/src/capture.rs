@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use linerate::capture::{Counts, Format, SNAPLEN};
+use linerate::kernel::Interface;
 use linerate::port::PortName;
 use linerate::{Batch, Error, ErrorKind, port};
 use serde_json::{Value, json};
@@ -35,7 +36,7 @@ use self::merge::Merge;
 use self::stream::{CHUNK, Chunk, Shared, Stream, now};
 use crate::fwd::Rules;
 use crate::grammar::usage;
-use crate::options::{LONGEST_MTU, RunOptions, packets, whole};
+use crate::options::{LONGEST_MTU, RunOptions, packets, seconds, whole};
 use crate::run::{Measured, Mode, Outcome, Run, Sums, interface, xdp_queues};
 use crate::show::{Shown, print};
 use crate::signals::interrupts;
@@ -84,6 +85,9 @@ pub struct CaptureOptions {
     rules: Rules,
     #[command(flatten)]
     ring: Ring,
+    /// Wait up to SECONDS seconds for interfaces that do not exist yet
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    wait_interface: Option<Duration>,
     /// Buffer at most BYTES bytes that are not written yet; accepts k, M or G; packets without room are dropped
     #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = bytes)]
     memory: u64,
@@ -143,6 +147,9 @@ pub fn run(ports: &[&str], capture: &CaptureOptions, options: &RunOptions) -> Re
     let parsed = ports.iter().map(|name| linerate::parse(name)).collect::<Result<Vec<_>, Error>>()?;
     if let Some(port) = parsed.iter().find(|name| name.is_capture_to_write()) {
         usage(&format!("{port} is opened for writing and receives no packets; to write to a file: --write FILE"));
+    }
+    if let Some(patience) = capture.wait_interface {
+        await_interfaces(&parsed, patience);
     }
     // The length of a served port's ring is the library's choice.
     let are_own = !parsed.iter().any(PortName::may_be_served);
@@ -229,6 +236,25 @@ pub fn run(ports: &[&str], capture: &CaptureOptions, options: &RunOptions) -> Re
             summary
         },
     )
+}
+
+/// Waits until the interfaces of ports exist.
+fn await_interfaces(ports: &[PortName], patience: Duration) {
+    let begin = Instant::now();
+    let is_missing = |name: &&str| *name != ANY && Interface::open_queue(name).is_err();
+    while let Some(missing) = ports.iter().filter_map(PortName::interface).find(is_missing) {
+        let left = patience.saturating_sub(begin.elapsed());
+        if left.is_zero() {
+            // Opening the port explains the rest.
+            return note(&format!("note: interface {missing} has not appeared within {} s", patience.as_secs_f64()));
+        }
+        note(&format!("note: waiting up to {:.0} s for interface {missing}", left.as_secs_f64().ceil()));
+        while Interface::open_queue(missing).is_err() && begin.elapsed() < patience {
+            if interrupts().wait(POLL_INTERVAL) {
+                return;
+            }
+        }
+    }
 }
 
 /// Adds the interface's MTU to the name of a packet socket that would accept shorter frames only.

@@ -1,4 +1,4 @@
-//! `linerate capture` on Linux's interfaces, by the clock, and with programs for finished files.
+//! `linerate capture` on Linux's interfaces, which may appear later, by the clock, and with programs for finished files.
 
 mod kit;
 
@@ -51,6 +51,23 @@ fn any_is_all_interfaces_and_those_that_appear_later() {
     assert_eq!((code, all.len(), ours), (Some(0), 44, [frames(20), frames(20)].concat()), "{said}");
     let said = text(&expect(1, &mut inside(&namespace, "gen packet:any --count 1 --seconds 9")).stderr);
     assert!(said.contains("it receives from all interfaces; to send, name one"), "{said}");
+}
+
+#[test]
+fn an_interface_that_does_not_exist_yet_is_waited_for() {
+    let (folder, namespace) = (Folder::new("live-wait"), Namespace::new("lw"));
+    namespace.disable_ipv6("default");
+    let [sent, path] = ["sent.pcap", "out.pcapng"].map(|name| folder.path(name));
+    write_frames(&sent, &frames(5));
+    let capture = format!("capture packet:w0 --wait-interface 60 --write {path} --count 5 --seconds 60");
+    let mut capture = Process::start(&mut inside(&namespace, &capture));
+    capture.await_error("note: waiting up to 60 s for interface w0");
+    replay_into_new_pair(&namespace, ["w0", "w1"], &sent, || drop(capture.await_error("link up")));
+    assert_eq!((capture.ended().0, written(&path)), (Some(0), frames(5)));
+    let never = inside(&namespace, "capture packet:n0 --wait-interface 0.1").output().unwrap();
+    let said = text(&never.stderr);
+    assert!(said.contains("n0 has not appeared within 0.1 s") && said.contains("there is no such interface"), "{said}");
+    assert!(!never.status.success());
 }
 
 /// Files have the seconds of the clock, as tshark reads their times.
