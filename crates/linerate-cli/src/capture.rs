@@ -4,7 +4,7 @@
 //!   queues by time
 //! - `files`: one file, or a ring of several; `commands`: a program for each finished file; `lines`: one line of text
 //!   per packet
-//! - `expression`: filters in libpcap's language
+//! - `expression`: filters in libpcap's language; `user`: giving up root's privileges
 
 mod commands;
 mod expression;
@@ -12,6 +12,7 @@ mod files;
 mod lines;
 mod merge;
 mod stream;
+mod user;
 
 use std::cell::Cell;
 use std::io::IsTerminal;
@@ -34,6 +35,7 @@ pub use self::files::is_standard_output;
 use self::files::{Ends, Files, Ring};
 use self::merge::Merge;
 use self::stream::{CHUNK, Chunk, Shared, Stream, now};
+use self::user::{User, needs_root_to_close};
 use crate::fwd::Rules;
 use crate::grammar::usage;
 use crate::options::{LONGEST_MTU, RunOptions, packets, seconds, whole};
@@ -88,6 +90,9 @@ pub struct CaptureOptions {
     /// Wait up to SECONDS seconds for interfaces that do not exist yet
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     wait_interface: Option<Duration>,
+    /// Continue as this user once the ports are open, before the first file is created
+    #[arg(long, value_name = "NAME")]
+    user: Option<User>,
     /// Buffer at most BYTES bytes that are not written yet; accepts k, M or G; packets without room are dropped
     #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = bytes)]
     memory: u64,
@@ -148,6 +153,9 @@ pub fn run(ports: &[&str], capture: &CaptureOptions, options: &RunOptions) -> Re
     if let Some(port) = parsed.iter().find(|name| name.is_capture_to_write()) {
         usage(&format!("{port} is opened for writing and receives no packets; to write to a file: --write FILE"));
     }
+    if let Some(port) = parsed.iter().find(|port| capture.user.is_some() && needs_root_to_close(port, options.bind)) {
+        usage(&format!("{port} changes its interface or card back at the end, which needs root: leave out --user"));
+    }
     if let Some(patience) = capture.wait_interface {
         await_interfaces(&parsed, patience);
     }
@@ -166,6 +174,9 @@ pub fn run(ports: &[&str], capture: &CaptureOptions, options: &RunOptions) -> Re
             Ok(()) => {}
             Err(error) => return Err(error),
         }
+    }
+    if let Some(user) = &capture.user {
+        user.assume()?;
     }
     let names = parsed.iter().map(|name| name.short().to_string()).collect();
     let target = match &capture.write {

@@ -58,6 +58,7 @@ pub const EXAMPLES: [(&str, &[&str]); 22] = [
         &[
             "linerate capture 'sim:0?rate=100k' --write a.pcapng --seconds 1",
             "linerate capture xdp:eth0 --only udp:53                 # one line per packet",
+            "linerate capture any --user daemon                      # all interfaces; without root once it has begun",
         ],
     ),
     (

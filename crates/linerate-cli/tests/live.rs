@@ -1,12 +1,17 @@
-//! `linerate capture` on Linux's interfaces, which may appear later, by the clock, and with programs for finished files.
+//! `linerate capture` on Linux's interfaces: they may appear later; another user; programs for finished files.
 
 mod kit;
 
+use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use kit::{Folder, Namespace, Process, expect, inside, linerate, summary, text, write_frames};
+use kit::{Folder, Namespace, Process, expect, inside, linerate, summary, text, until, write_frames};
 use linerate::capture::{Format, Reader};
 use serde_json::Value;
+
+/// Debian's user for programs without rights of root, and its group.
+const DAEMON: u32 = 1;
 
 /// Frames of an experimental ethertype (IEEE 802), each with a number.
 fn frames(count: u8) -> Vec<Vec<u8>> {
@@ -134,4 +139,50 @@ fn a_program_runs_for_each_finished_file() {
     );
     let (said, errors) = capture("/nowhere/program");
     assert!(said["failed_commands"] == files.len() && errors.contains("No such file or directory"), "{said} {errors}");
+}
+
+/// All threads and the file belong to the user.
+#[test]
+fn a_capture_continues_as_another_user() {
+    let (folder, namespace) = (Folder::new("live-user"), Namespace::new("lu"));
+    namespace.run("ip link set lo up");
+    chown(&folder.0, Some(DAEMON), None).unwrap();
+    let path = folder.path("out.pcapng");
+    let capture = format!("capture packet:lo --only icmp --user daemon --write {path} --count 4 --seconds 60 --json");
+    let mut capture = Process::start(&mut inside(&namespace, &capture));
+    capture.await_error("link up");
+    until("the file exists", || std::fs::metadata(&path).is_ok());
+    let threads: Vec<_> = std::fs::read_dir(format!("/proc/{}/task", capture.id())).unwrap().collect();
+    for thread in threads {
+        let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{status}"));
+            line.split_whitespace().map(str::to_string).collect::<Vec<_>>()
+        };
+        for ids in ["Uid:", "Gid:"] {
+            assert_eq!(field(ids), vec![DAEMON.to_string(); 4], "{status}");
+        }
+        assert_eq!(field("Groups:"), [DAEMON.to_string()], "{status}");
+        for capabilities in ["CapEff:", "CapPrm:"] {
+            assert_eq!(field(capabilities), ["0000000000000000"], "{status}");
+        }
+    }
+    namespace.run("ping -q -c 2 -i 0.01 127.0.0.1");
+    let (code, said) = capture.ended();
+    let owner = std::fs::metadata(&path).unwrap().uid();
+    assert_eq!((code, written(&path).len(), owner), (Some(0), 4, DAEMON), "{said}");
+
+    let refused = |code, words: &str, why: &str| {
+        let said = text(&expect(code, &mut inside(&namespace, words)).stderr);
+        assert!(said.contains(why), "{words}: {said}");
+    };
+    refused(2, "capture packet:lo --user no-such-user", "there is no such user");
+    refused(2, "capture xdp:lo?flow=udp --user daemon", "needs root: leave out --user");
+    // The command's own folder may be closed to other users.
+    let program = folder.path("linerate");
+    expect(0, Command::new("cp").arg(env!("CARGO_BIN_EXE_linerate")).arg(&program));
+    let mut other = Command::new(&program);
+    other.args(["capture", "null:", "--user", "root"]);
+    let said = text(&expect(1, other.uid(DAEMON).gid(DAEMON)).stderr);
+    assert!(said.contains("only root can; otherwise leave it out"), "{said}");
 }
