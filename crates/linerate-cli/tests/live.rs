@@ -27,6 +27,12 @@ fn replay_into_new_pair(namespace: &Namespace, [here, there]: [&str; 2], file: &
     namespace.run(&format!("tcpreplay --topspeed -i {there} {file}"));
 }
 
+/// Waits until as many packet sockets receive all packets.
+fn await_sockets(namespace: &Namespace, count: usize) {
+    let receiving = || namespace.run("cat /proc/net/packet").matches(" 0003 ").count();
+    until("packets are received", || receiving() == count);
+}
+
 fn written(path: &str) -> Vec<Vec<u8>> {
     let mut reader = Reader::open(path.as_ref()).unwrap();
     let (mut frames, mut frame) = (Vec::new(), Vec::new());
@@ -46,6 +52,7 @@ fn any_is_all_interfaces_and_those_that_appear_later() {
     let capture = format!("capture any --write {path} --only type:0x88b5,icmp --count 44 --seconds 60 --json");
     let mut capture = Process::start(&mut inside(&namespace, &capture));
     capture.await_error("packet:any: all interfaces, AF_PACKET rings, link up");
+    await_sockets(&namespace, 1);
     replay_into_new_pair(&namespace, ["a0", "a1"], &sent, || ());
     replay_into_new_pair(&namespace, ["b0", "b1"], &sent, || ());
     // Two requests and two replies on the loopback interface.
@@ -58,6 +65,26 @@ fn any_is_all_interfaces_and_those_that_appear_later() {
     assert!(said.contains("it receives from all interfaces; to send, name one"), "{said}");
 }
 
+/// Each packet of the loopback interface is sent and received once.
+#[test]
+fn several_queues_receive_each_packet_once() {
+    let (folder, namespace) = (Folder::new("live-queues"), Namespace::new("lq"));
+    namespace.run("ip link set lo up");
+    for port in ["packet:lo", "any"] {
+        let path = folder.path("out.pcapng");
+        let capture = format!("capture {port} --queues 2 --only icmp --write {path} --count 4 --seconds 60");
+        let capture = Process::start(&mut inside(&namespace, &capture));
+        await_sockets(&namespace, 2);
+        namespace.run("ping -q -c 2 -i 0.01 127.0.0.1");
+        assert_eq!(capture.ended().0, Some(0), "{port}");
+        let mut frames = written(&path);
+        frames.sort();
+        frames.dedup();
+        assert_eq!(frames.len(), 4, "{port}: two requests and two replies");
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
 #[test]
 fn an_interface_that_does_not_exist_yet_is_waited_for() {
     let (folder, namespace) = (Folder::new("live-wait"), Namespace::new("lw"));
@@ -67,7 +94,7 @@ fn an_interface_that_does_not_exist_yet_is_waited_for() {
     let capture = format!("capture packet:w0 --wait-interface 60 --write {path} --count 5 --seconds 60");
     let mut capture = Process::start(&mut inside(&namespace, &capture));
     capture.await_error("note: waiting up to 60 s for interface w0");
-    replay_into_new_pair(&namespace, ["w0", "w1"], &sent, || drop(capture.await_error("link up")));
+    replay_into_new_pair(&namespace, ["w0", "w1"], &sent, || await_sockets(&namespace, 1));
     assert_eq!((capture.ended().0, written(&path)), (Some(0), frames(5)));
     let never = inside(&namespace, "capture packet:n0 --wait-interface 0.1").output().unwrap();
     let said = text(&never.stderr);
@@ -149,9 +176,8 @@ fn a_capture_continues_as_another_user() {
     chown(&folder.0, Some(DAEMON), None).unwrap();
     let path = folder.path("out.pcapng");
     let capture = format!("capture packet:lo --only icmp --user daemon --write {path} --count 4 --seconds 60 --json");
-    let mut capture = Process::start(&mut inside(&namespace, &capture));
-    capture.await_error("link up");
-    until("the file exists", || std::fs::metadata(&path).is_ok());
+    let capture = Process::start(&mut inside(&namespace, &capture));
+    await_sockets(&namespace, 1);
     let threads: Vec<_> = std::fs::read_dir(format!("/proc/{}/task", capture.id())).unwrap().collect();
     for thread in threads {
         let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();

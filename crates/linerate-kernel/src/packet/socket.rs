@@ -61,8 +61,9 @@ const LONG: usize = 4096;
 /// The length of the header before a frame to be sent, `struct tpacket3_hdr`.
 pub const HEADER: usize = libc::TPACKET3_HDRLEN - size_of::<libc::sockaddr_ll>();
 
-/// Fanout by flow: all packets of a flow go to the same socket.
-const BY_FLOW: u32 = libc::PACKET_FANOUT_HASH;
+/// Fanout by flow: all packets of a flow go to the same socket. A group has its own setting for packets that this machine
+/// sends, since Linux 5.11.
+const BY_FLOW: u32 = libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;
 
 impl Socket {
     /// Opens a socket with rings for about `ring` packets each way, and frames of at most `longest` bytes to send. In
