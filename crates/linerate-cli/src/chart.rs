@@ -144,13 +144,11 @@ impl Scale {
         }
     }
 
-    /// Returns the positions that are labelled.
-    fn marks(self, (first, last): (f64, f64)) -> Vec<f64> {
-        match self {
-            Scale::Linear => {
-                let step = nice((last - first) / 6.0);
-                (0..).map(|n| f64::from(n) * step).take_while(|mark| *mark <= last).collect()
-            }
+    /// Returns the labels of an axis with these ends, and their positions.
+    fn labels(self, (first, last): (f64, f64)) -> Vec<(f64, String)> {
+        let step = nice((last - first) / 6.0);
+        let marks: Vec<f64> = match self {
+            Scale::Linear => (0..).map(|n| f64::from(n) * step).take_while(|mark| *mark <= last).collect(),
             Scale::Doubling => {
                 let step = ((last - first) / 10.0).ceil().max(1.0);
                 (0..).map(|n| first.ceil() + f64::from(n) * step).take_while(|mark| *mark <= last).collect()
@@ -162,26 +160,27 @@ impl Scale {
                 marks.filter(|mark| (first..=last).contains(mark)).collect()
             }
             Scale::Nines => (0..).map(f64::from).take_while(|mark| *mark <= last).collect(),
-        }
+        };
+        marks.into_iter().map(|mark| (mark, self.number(mark, step))).collect()
     }
 
-    /// Returns the label of a position.
-    fn number(self, place: f64) -> String {
-        let value = match self {
-            Scale::Linear => place,
-            Scale::Doubling => place.exp2(),
-            Scale::Decades => 10f64.powf(place),
-            Scale::Nines => {
-                let percent = 100.0 - 100.0 * 10f64.powf(-place);
-                return format!("{:.*} %", (place - 2.0).max(0.0) as usize, percent);
-            }
+    /// Returns the label of a position, with the decimals that it needs. Linear labels are `step` apart.
+    fn number(self, place: f64, step: f64) -> String {
+        let (value, decimals, unit) = match self {
+            Scale::Linear => (place, decimals(step), ""),
+            // 0.5, 0.25, 0.125: each division adds a decimal.
+            Scale::Doubling => (place.exp2(), (-place).max(0.0) as usize, ""),
+            Scale::Decades => (10f64.powf(place), decimals(10f64.powf(place)), ""),
+            Scale::Nines => (100.0 - 100.0 * 10f64.powf(-place), (place - 2.0).max(0.0) as usize, " %"),
         };
-        match value.abs() {
-            _ if (value - value.round()).abs() < 1e-6 * value.abs().max(1.0) => format!("{value:.0}"),
-            0.1.. => format!("{value:.1}"),
-            _ => format!("{value:.3}"),
-        }
+        format!("{value:.decimals$}{unit}")
     }
+}
+
+/// Returns the decimals that a number needs for its first significant digit.
+fn decimals(value: f64) -> usize {
+    // The logarithm of a power of ten may be slightly below its exponent.
+    (-(value.log10() + 1e-9).floor()).max(0.0) as usize
 }
 
 /// Returns the next step of 1, 2, 5, 10 and so on.
@@ -244,15 +243,15 @@ impl Lines {
         // Draw the labels of both axes here, as those of plotters are not at powers.
         let text =
             |horizontal, vertical| FONT.into_font().color(&RGBColor(60, 60, 60)).pos(Pos::new(horizontal, vertical));
-        for mark in self.x.scale.marks(x) {
+        for (mark, label) in self.x.scale.labels(x) {
             chart.draw_series(LineSeries::new([(mark, y.0), (mark, y.1)], grey.mix(0.15)))?;
             let (left, bottom) = chart.backend_coord(&(mark, y.0));
-            upper.draw_text(&self.x.scale.number(mark), &text(HPos::Center, VPos::Top), (left, bottom + 6))?;
+            upper.draw_text(&label, &text(HPos::Center, VPos::Top), (left, bottom + 6))?;
         }
-        for mark in self.y.scale.marks(y) {
+        for (mark, label) in self.y.scale.labels(y) {
             chart.draw_series(LineSeries::new([(x.0, mark), (x.1, mark)], grey.mix(0.15)))?;
             let (left, bottom) = chart.backend_coord(&(x.0, mark));
-            upper.draw_text(&self.y.scale.number(mark), &text(HPos::Right, VPos::Center), (left - 8, bottom))?;
+            upper.draw_text(&label, &text(HPos::Right, VPos::Center), (left - 8, bottom))?;
         }
         chart.configure_mesh().disable_mesh().x_labels(0).y_labels(0).draw()?;
         let (top, right) = (chart.backend_coord(&(x.0, y.1)), chart.backend_coord(&(x.1, y.0)));
@@ -321,8 +320,8 @@ impl Bars {
                 from = to;
             }
             let sum: f64 = bar.parts.iter().sum();
-            let digits = usize::from(sum < 99.95);
-            area.draw_text(&format!("{sum:.digits$}"), &text(HPos::Left), (from as i32 + 8, middle))?;
+            let decimals = if sum < 99.95 { decimals(sum.max(0.001)) + 1 } else { 0 };
+            area.draw_text(&format!("{sum:.decimals$}"), &text(HPos::Left), (from as i32 + 8, middle))?;
         }
         let below = top + row * self.bars.len() as i32 + row / 2;
         area.draw_text(self.unit, &text(HPos::Left), (left + names, below))?;
@@ -357,12 +356,18 @@ mod tests {
     fn axes_have_numbers_at_their_powers() {
         let numbers = |scale: Scale, least: f64, most: f64| {
             let ends = scale.ends(scale.place(least), scale.place(most));
-            scale.marks(ends).into_iter().map(|mark| scale.number(mark)).collect::<Vec<_>>().join(" ")
+            scale.labels(ends).into_iter().map(|(_, label)| label).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(numbers(Scale::Linear, 3.0, 88.0), "0 20 40 60 80");
         assert_eq!(numbers(Scale::Doubling, 1.0, 256.0), "1 2 4 8 16 32 64 128 256");
         assert_eq!(numbers(Scale::Decades, 5.3, 441.0), "1 2 5 10 20 50 100 200 500 1000");
         assert_eq!(numbers(Scale::Nines, 0.5, 0.9999), "0 % 90 % 99 % 99.9 % 99.99 %");
+        // Neighbours differ, and each label is the exact value.
+        assert_eq!(numbers(Scale::Linear, 0.0, 0.24), "0.00 0.05 0.10 0.15 0.20 0.25");
+        assert_eq!(numbers(Scale::Linear, 0.0, 1.1), "0.0 0.2 0.4 0.6 0.8 1.0");
+        assert_eq!(numbers(Scale::Linear, 0.0, 0.0055), "0.000 0.001 0.002 0.003 0.004 0.005");
+        assert_eq!(numbers(Scale::Doubling, 0.125, 2.0), "0.125 0.25 0.5 1 2");
+        assert_eq!(numbers(Scale::Decades, 0.02, 3.0), "0.01 0.02 0.05 0.1 0.2 0.5 1 2 5 10");
         // The same value twice, and none.
         assert_eq!(numbers(Scale::Doubling, 64.0, 64.0), "64 128");
         assert!(!numbers(Scale::Linear, 0.0, 0.0).is_empty());
@@ -387,6 +392,10 @@ mod tests {
         };
         let svg = Chart::Bars(bars(vec![1.5, 2.0])).svg().unwrap();
         assert!(svg.contains("receive") && svg.contains("3.5") && svg.contains("ours"), "{svg}");
+        for (value, label) in [(0.15, "\n0.15\n"), (0.034, "\n0.034\n"), (99.94, "\n99.9\n"), (123.4, "\n123\n")] {
+            let svg = Chart::Bars(bars(vec![value])).svg().unwrap();
+            assert!(svg.contains(label), "{label}: {svg}");
+        }
         assert!(Chart::Bars(bars(Vec::new())).svg().is_none());
         assert!(card("a title", &bars(vec![1.0]), &["a machine".to_string()]).unwrap().contains("a machine"));
     }
