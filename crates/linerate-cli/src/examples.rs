@@ -4,7 +4,15 @@ use clap::Command;
 use linerate::KINDS;
 
 /// The commands' examples. Each line is a command, optionally followed by two spaces, a # and a description.
-pub const EXAMPLES: [(&str, &[&str]); 22] = [
+pub const EXAMPLES: &[(&str, &[&str])] = &[
+    (
+        "linerate",
+        &[
+            "linerate ports                                          # list ports, and what prevents their use",
+            "linerate fwd sim:0 sim:1 --seconds 5                    # needs no card and no privileges",
+            "linerate gen vale0:a --rate 1M --seconds 5",
+        ],
+    ),
     (
         "fwd",
         &[
@@ -88,6 +96,8 @@ pub const EXAMPLES: [(&str, &[&str]); 22] = [
     ("destroy", &["linerate switch destroy v1"]),
     ("vm", &["linerate vm vhost:/tmp/vm", "linerate vm vhost:/tmp/vm --run -- -nographic disk.qcow2"]),
     ("extcap", &["linerate extcap --install"]),
+    ("man", &["linerate man ~/.local/share/man/man1"]),
+    ("completions", &["linerate completions fish"]),
 ];
 
 /// Examples of names that [`KINDS`] lacks, with descriptions.

@@ -335,7 +335,7 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
         Command::Vm(machine) => vm::run(&machine),
         Command::Extcap(asked) => Ok(extcap::run(&asked)),
         Command::Ports { json } => ports::run(json),
-        Command::Man { folder } => Ok(manual::write_pages(examples::add_to(Cli::command()), &folder)),
+        Command::Man { folder } => Ok(manual::write_pages(Cli::command(), &folder)),
         Command::Completions { shell } => Ok(manual::print_completions(grammar::grammar(), shell)),
     }
 }
