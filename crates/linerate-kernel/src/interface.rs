@@ -139,7 +139,7 @@ impl Interface {
         let mut ifreq = request_for(&self.name, argument);
         // SAFETY: the kernel reads and writes one `ifreq`; the memory to which ethtool's `ifreq` points outlives the
         // call.
-        let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), request, &raw mut ifreq) };
+        let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), request as libc::Ioctl, &raw mut ifreq) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(ifreq) }
     }
 

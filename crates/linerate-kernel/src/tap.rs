@@ -147,21 +147,21 @@ fn open_queue(name: &str, several: bool, offloads: bool) -> io::Result<Opened> {
     let several = if several { libc::IFF_MULTI_QUEUE } else { 0 };
     let flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | several) as libc::c_short;
     let mut ifreq = request_for(name, libc::__c_anonymous_ifr_ifru { ifru_flags: flags });
-    let call = |request: libc::c_ulong, argument: libc::c_ulong| {
+    let call = |request: libc::Ioctl, argument: libc::c_ulong| {
         // SAFETY: the kernel reads and writes one `ifreq`, or an int, that outlives the call, or takes a number.
         let result = unsafe { libc::ioctl(file.as_raw_fd(), request, argument) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     };
-    call(libc::TUNSETIFF as libc::c_ulong, (&raw mut ifreq) as libc::c_ulong)?;
+    call(libc::TUNSETIFF, (&raw mut ifreq) as libc::c_ulong)?;
     let length = Offload::LEN as libc::c_int;
-    call(libc::TUNSETVNETHDRSZ as libc::c_ulong, (&raw const length) as libc::c_ulong)?;
+    call(libc::TUNSETVNETHDRSZ, (&raw const length) as libc::c_ulong)?;
     // Probed even if the port was opened without offloads, an option that concerns only reception: Linux still segments
     // large packets that the port sends.
-    let supports_udp_segmentation = call(libc::TUNSETOFFLOAD as libc::c_ulong, OFFLOADS | DATAGRAMS).is_ok();
+    let supports_udp_segmentation = call(libc::TUNSETOFFLOAD, OFFLOADS | DATAGRAMS).is_ok();
     if !offloads {
-        call(libc::TUNSETOFFLOAD as libc::c_ulong, 0)?;
+        call(libc::TUNSETOFFLOAD, 0)?;
     } else if !supports_udp_segmentation {
-        call(libc::TUNSETOFFLOAD as libc::c_ulong, OFFLOADS)?;
+        call(libc::TUNSETOFFLOAD, OFFLOADS)?;
     }
     let name = ifreq.ifr_name.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
     Ok(Opened { file, name: String::from_utf8(name).unwrap_or_default(), supports_udp_segmentation })

@@ -14,13 +14,13 @@ pub use vfio_bindings::bindings::vfio::*;
 
 /// An ioctl whose argument is a `T`.
 pub struct Request<T> {
-    number: libc::c_ulong,
+    number: libc::Ioctl,
     _argument: PhantomData<fn(T)>,
 }
 
 /// `_IO(VFIO_TYPE, number)`: vfio and iommufd share the type and do not encode sizes.
 const fn request<T>(number: u32) -> Request<T> {
-    Request { number: ((VFIO_TYPE as u32) << 8 | number) as libc::c_ulong, _argument: PhantomData }
+    Request { number: ((VFIO_TYPE as u32) << 8 | number) as libc::Ioctl, _argument: PhantomData }
 }
 
 pub const GROUP_GET_STATUS: Request<vfio_group_status> = request(VFIO_BASE + 3);
