@@ -61,6 +61,9 @@ impl FromStr for Expression {
         // SAFETY: the initialisation code of the system's library is trusted, as by every program that is linked with
         // it.
         let library = unsafe { libc::dlopen(c"libpcap.so.0.8".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if library.is_null() && cfg!(target_feature = "crt-static") {
+            return Err("a static binary cannot load libpcap, which compiles it; use --only or --drop".to_string());
+        }
         if library.is_null() {
             return Err("libpcap, which compiles it, is not installed: apt install libpcap0.8".to_string());
         }
