@@ -59,15 +59,16 @@ impl Files {
         let [from, to] = &self.paths;
         let mut copier = Copier::open(from, to, self.adds_headers)?;
         let (work, begin) = (ThreadCounters::default(), Instant::now());
-        let mut read = Ok(true);
+        let (mut read, mut undecided) = (Ok(true), 0);
         let is_over = || interrupts().should_end() || options.seconds.is_some_and(|seconds| begin.elapsed() >= seconds);
         while matches!(read, Ok(true)) && !is_over() {
             let (start, before) = (cycles(), copier.counts().written[0]);
-            read = copy_batch(&mut copier, count, rules);
+            read = copy_batch(&mut copier, count, rules, &mut undecided);
             work.add((copier.counts().written[0] - before) as usize, start, cycles());
         }
         let seconds = begin.elapsed().as_secs_f64();
         let mut measured = self.measured(copier, read.err(), seconds, work.moved());
+        measured.outcome.undecided = undecided;
         if let Some(asked) = count.filter(|count| *count > measured.moved.packets) {
             let (moved, bound) = (measured.moved.packets, Some("the capture's end".to_string()));
             measured.shortfalls.push(Shortfall::Count { asked, moved, bound });
@@ -117,11 +118,11 @@ impl Files {
     }
 }
 
-/// Copies some packets. Returns false at the end, or when `count` packets were written.
-fn copy_batch(copier: &mut Copier, count: Option<u64>, rules: &Rules) -> Result<bool, Error> {
+/// Copies some packets, and counts those of them that the rules cannot decide. Returns false at the end, or when `count` packets were written.
+fn copy_batch(copier: &mut Copier, count: Option<u64>, rules: &Rules, undecided: &mut u64) -> Result<bool, Error> {
     for _ in 0..BATCH {
         let is_enough = count.is_some_and(|count| copier.counts().written[0] >= count);
-        if is_enough || copier.next(|frame| rules.keep(frame))?.is_none() {
+        if is_enough || copier.next(|frame| rules.keep(frame, undecided))?.is_none() {
             return Ok(false);
         }
     }
