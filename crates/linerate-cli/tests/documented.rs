@@ -227,6 +227,13 @@ fn documented_programs_run_as_they_stand() {
     assert!(count >= 12, "{count} commands were found");
 }
 
+/// README asks for the version of Rust that Cargo.toml requires.
+#[test]
+fn readme_names_the_required_rust() {
+    let asks = format!("Rust must be {} or newer", env!("CARGO_PKG_RUST_VERSION"));
+    assert!(include_str!("../../../README.md").contains(&asks), "{asks}");
+}
+
 /// The README's first commands succeed.
 #[test]
 fn the_first_commands_succeed() {
