@@ -74,6 +74,8 @@ impl Place {
                 here.run(&format!("ip address flush dev {name}"));
             }
         }
+        // The way between eth0 and eth1.
+        far.script("echo 1 >/proc/sys/net/ipv4/ip_forward");
         write_cases(&folder);
         // A capture of `tcpdump -i any`.
         std::fs::rename(folder.path("sll113.pcap"), folder.path("any.pcap")).unwrap();

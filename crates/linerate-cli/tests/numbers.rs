@@ -160,11 +160,16 @@ fn what_is_at_its_end_has_no_bound() {
 #[test]
 fn corrupted_frames_are_not_lost() {
     let (sunk, _) = run(1, &["sink", "faulty:sim:0?corrupt=10%&count=10k", "--count", "9999", "--seconds", "60"]);
-    assert!(number(&sunk["corrupted"]) > 800, "{sunk}");
+    assert!(damaged(&sunk) > 800, "{sunk}");
     // Frames with a destroyed stamp have no sequence number.
     assert!(number(&sunk["lost"]) < 100, "{sunk}");
     let (sunk, _) = run(1, &["sink", "faulty:sim:0?corrupt=10%&count=10k", "--seconds", "1"]);
     assert_eq!((number(&sunk["packets"]), number(&sunk["lost"])), (10_000, 0), "{sunk}");
+}
+
+/// Returns the number of frames whose payload or headers differ from those sent.
+fn damaged(summary: &Value) -> u64 {
+    number(&summary["corrupted"]) + number(&summary["changed"]["frames"])
 }
 
 /// A card without a link accepts packets into its ring, but sends none.
@@ -523,17 +528,17 @@ fn duplicates_and_gaps_are_told_apart() {
         let injected = summary["ports"][0]["drops"]["injected"].as_u64().unwrap_or(0);
         assert_eq!(injected, number(&summary["lost"]), "{words}: {summary}");
     }
-    // Every damaged frame is detected, and counts as corrupted but not as lost.
+    // Damaged payloads and headers are detected, except UDP's checksum, and not lost.
     for words in [
         "sink faulty:sim:0?corrupt=100%&count=2000 --seconds 1",
         "gen faulty:sim:0?corrupt=100%&wire=sink --count 2000",
     ] {
         let (summary, _) = run(1, &words.split(' ').collect::<Vec<_>>());
-        assert_eq!((number(&summary["corrupted"]), number(&summary["lost"])), (2000, 0), "{words}: {summary}");
+        assert!((1800..=2000).contains(&damaged(&summary)) && number(&summary["lost"]) == 0, "{words}: {summary}");
     }
     expect(0, &mut linerate(&["gen", &format!("faulty:pcap:{path}?write&corrupt=100%"), "--count", "2000"]));
     let (sunk, _) = run(1, &["sink", &format!("pcap:{path}")]);
-    assert!(number(&sunk["lost"]) == 0 && number(&sunk["corrupted"]) > 1900, "{sunk}");
+    assert!(number(&sunk["lost"]) == 0 && damaged(&sunk) > 1800, "{sunk}");
 }
 
 /// `latency` counts each of its frames exactly once, whatever happens to it on the way.
@@ -555,7 +560,7 @@ fn latency_counts_each_frame_once() {
         let is_right = match number_of {
             0 => lost > 300 && arrived > 300,
             1 => arrived == 0 && lost >= sent,
-            2 => lost == 0 && corrupted > 300,
+            2 => lost == 0 && corrupted > 50,
             3 => arrived == 0 && number(&load["unstamped"]) == lost,
             _ => arrived < sent && number(&load["duplicated"]) > 300,
         };
