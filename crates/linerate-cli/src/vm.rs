@@ -173,8 +173,8 @@ fn has_kvm() -> bool {
 #[allow(unsafe_code)]
 fn create_machine(kvm: &File) -> io::Result<()> {
     // From linux/kvm.h; the last argument is the machine's type, or the processor's number.
-    const CREATE_VM: libc::c_ulong = 0xAE01;
-    const CREATE_VCPU: libc::c_ulong = 0xAE41;
+    const CREATE_VM: libc::Ioctl = 0xAE01;
+    const CREATE_VCPU: libc::Ioctl = 0xAE41;
     let create = |on: &dyn AsRawFd, request| {
         // SAFETY: the requests have a number as argument, and return a new descriptor or a negative number.
         match unsafe { libc::ioctl(on.as_raw_fd(), request, 0 as libc::c_ulong) } {
