@@ -255,11 +255,16 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, options: &RunOptions) 
     let queues = run.ports.queues();
     // With a third port, a port that accepts nothing must not block packets for another one.
     let drops = run.ports.devices.len() > 2;
+    // A port may be refused for receiving. Then nothing has been sent, and xdp: has not attached its program.
+    let mut inputs = Vec::new();
+    for port in &mut run.ports.devices {
+        inputs.push((0..queues).map(|queue| port.rx(queue)).collect::<Result<Vec<_>, _>>()?.into_iter());
+    }
     let mut outputs = Vec::new();
     for port in &mut run.ports.devices {
         outputs.push(Output::of(port, queues, drops)?);
     }
-    for queue in 0..queues {
+    for _ in 0..queues {
         let pending = || Pending::new(Batch::with_capacity(options.batch.packets()), chains, held.clone());
         let direction = |rx, rules: &Rules| Direction {
             rx,
@@ -270,18 +275,13 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, options: &RunOptions) 
             stamps: profile.clone().map(Stamps::new),
             tuner: (options.batch == BatchSize::Auto).then(Tuner::default),
         };
-        let mut outputs = outputs.iter_mut().filter_map(Iterator::next);
-        let (Some(mut to_a), Some(mut to_b)) = (outputs.next(), outputs.next()) else {
-            unreachable!("a queue of each")
+        let mut ends = inputs.iter_mut().filter_map(Iterator::next).zip(outputs.iter_mut().filter_map(Iterator::next));
+        let (Some((a, mut to_a)), Some((b, mut to_b))) = (ends.next(), ends.next()) else {
+            unreachable!("two ports were opened, or three, with a queue each")
         };
-        let [a, b, rest @ ..] = &mut run.ports.devices[..] else { unreachable!("two ports were opened, or three") };
-        let (mut forth, mut back) = (direction(a.rx(queue)?, rules), direction(b.rx(queue)?, rules));
-        let mut rest = match (rest, outputs.next()) {
-            ([port, ..], Some(output)) => {
-                Some(Rest { pending: pending(), output, back: direction(port.rx(queue)?, &Rules::default()) })
-            }
-            _ => None,
-        };
+        let (mut forth, mut back) = (direction(a, rules), direction(b, rules));
+        let mut rest =
+            ends.next().map(|(rx, output)| Rest { pending: pending(), output, back: direction(rx, &Rules::default()) });
         let mut waiter = run.waiter();
         let may_sleep = matches!(options.wait, Some(Wait::Interrupt | Wait::Adaptive));
         run.threads.spawn(move || {

@@ -2,6 +2,8 @@
 
 mod kit;
 
+use std::process::Command;
+
 use kit::{Folder, Namespace, OutputTimeout, POLL, Process, alone, expect, inside, pair, summary, text, until};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -9,7 +11,7 @@ use seccompiler::{
 use serde_json::Value;
 
 /// Returns the command, run by another user with only these capabilities.
-fn unprivileged(namespace: &Namespace, capabilities: &[&str], arguments: &str) -> std::process::Command {
+fn unprivileged(namespace: &Namespace, capabilities: &[&str], arguments: &str) -> Command {
     let list = capabilities.iter().map(|one| format!(",+{one}")).collect::<String>();
     let mut command = namespace.command("setpriv --reuid 1000 --regid 1000 --clear-groups");
     command.args([format!("--inh-caps=-all{list}"), format!("--ambient-caps=-all{list}")]);
@@ -67,32 +69,83 @@ fn metrics_at_a_privileged_port_need_a_capability() {
     assert!(said.contains("choose a port from 1024 with --metrics"), "{said}");
 }
 
+/// Starts a command whose system calls with this number and first argument fail.
+fn without_call(number: libc::c_long, argument: u64, error: i32, mut command: Command) -> Process {
+    let condition = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, argument).unwrap();
+    let filter = SeccompFilter::new(
+        [(number, vec![SeccompRule::new(vec![condition]).unwrap()])].into(),
+        SeccompAction::Allow,
+        SeccompAction::Errno(error as u32),
+        std::env::consts::ARCH.try_into().unwrap(),
+    );
+    let filter: BpfProgram = filter.unwrap().try_into().unwrap();
+    // The filter applies to the thread, and its children inherit it.
+    std::thread::spawn(move || {
+        seccompiler::apply_filter(&filter).unwrap();
+        Process::start(&mut command)
+    })
+    .join()
+    .unwrap()
+}
+
+/// Attaching a program resets the queues of some cards. So a port that is refused has never tried to attach one: here,
+/// attaching fails with its own error.
+#[test]
+fn a_refused_port_has_not_attached_its_program() {
+    /// `BPF_LINK_CREATE`
+    const LINK_CREATE: u64 = 28;
+    let _alone = alone();
+    let (host, far) = (Namespace::new("rh"), Namespace::new("rf"));
+    pair((&host, "h0"), (&far, "f0"), 3);
+    host.run("ip link add p0 numrxqueues 2 numtxqueues 2 type veth peer name p1");
+    let binary = env!("CARGO_BIN_EXE_linerate");
+    let say = |command: &str| without_call(libc::SYS_bpf, LINK_CREATE, libc::EDQUOT, host.command(command)).end().2;
+    let refusals = [
+        ("sink xdp:h0", "with the address 10.87.3.1"),
+        ("fwd xdp:h0 null:", "with the address 10.87.3.1"),
+        ("fwd null: xdp:h0?busy=on", "with the address 10.87.3.1"),
+        ("sink xdp:h0?flow=all&copy=off", "cannot bind to queue 0"),
+        ("sink xdp:h0?flow=all&queues=2", "2 receive queues are not possible"),
+        ("sink xdp:p0?flow=ip+udp:1&steer=on", "the card cannot steer the flow"),
+        ("sink xdp:p0?alone=on&copy=off", "cannot bind to queue 0"),
+    ];
+    let mut monitor = host.start("timeout 300 ip -oneline monitor link");
+    for (command, why) in refusals {
+        let said = say(&format!("{binary} {command} --seconds 5"));
+        assert!(said.contains(why), "{command}: {said}");
+    }
+    let said = say(&format!("prlimit --memlock=65536 setpriv --bounding-set -ipc_lock {binary} sink xdp:h0?flow=all"));
+    assert!(said.contains("must be locked in memory"), "{said}");
+    host.run("ip link set h0 mtu 60000");
+    let said = say(&format!("{binary} sink xdp:h0?flow=all"));
+    assert!(said.contains("its MTU of 60000"), "{said}");
+    host.run("ip link set h0 mtu 1500");
+    // Other ports attach, unless they only send and the kernel copies.
+    for port in ["xdp:h0?flow=udp:1", "xdp:h0?flow=all", "xdp:p0"] {
+        let said = say(&format!("{binary} sink {port} --seconds 5"));
+        assert!(said.contains("cannot attach a program to it: Disk quota exceeded"), "{port}: {said}");
+    }
+    let said = say(&format!("{binary} gen xdp:h0 --count 1"));
+    assert!(!said.contains("error"), "{said}");
+    // The interface that is down was not set up, not even for a moment.
+    host.run("ip link set p0 mtu 1400");
+    let mut line = String::new();
+    while !line.contains("mtu 1400") {
+        line = monitor.line();
+        assert!(!line.is_empty(), "ip monitor ended without the last change");
+        assert!(!line.contains(" p0@") || !line.contains("UP"), "{line}");
+        assert!(!line.contains("prog/xdp"), "{line}");
+    }
+}
+
 /// A kernel without AF_XDP is simulated by a filter of system calls.
 #[test]
 fn packet_sockets_replace_a_missing_af_xdp() {
     let _alone = alone();
     let (host, far) = (Namespace::new("nh"), Namespace::new("nf"));
     pair((&host, "h0"), (&far, "f0"), 3);
-    let say = |command: &str| {
-        let rule = SeccompRule::new(vec![
-            SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, libc::AF_XDP as u64).unwrap(),
-        ]);
-        let filter = SeccompFilter::new(
-            [(libc::SYS_socket, vec![rule.unwrap()])].into(),
-            SeccompAction::Allow,
-            SeccompAction::Errno(libc::EAFNOSUPPORT as u32),
-            std::env::consts::ARCH.try_into().unwrap(),
-        );
-        let filter: BpfProgram = filter.unwrap().try_into().unwrap();
-        let mut command = inside(&host, command);
-        // The filter applies to the thread, and its children inherit it.
-        std::thread::spawn(move || {
-            seccompiler::apply_filter(&filter).unwrap();
-            Process::start(&mut command)
-        })
-        .join()
-        .unwrap()
-    };
+    let say =
+        |command: &str| without_call(libc::SYS_socket, libc::AF_XDP as u64, libc::EAFNOSUPPORT, inside(&host, command));
     let mut sink = say("sink xdp:h0?flow=icmp --count 3 --seconds 20 --json");
     let note = sink.await_error("falls back");
     assert!(note.contains("no AF_XDP") && note.contains("each packet is copied, and Linux receives it, too"), "{note}");

@@ -75,7 +75,12 @@ impl<S: Sockets> OnInterface<S> {
     /// Creates a port over open sockets; with `promiscuous`, it receives frames for other addresses from the start.
     pub(super) fn port(target: Target, sockets: S, promiscuous: bool) -> Result<KernelPort<S>> {
         let promiscuous = if promiscuous { sockets.promiscuous(&target.interface)? } else { None };
-        Ok(KernelPort::new(target.config.clone(), OnInterface { target, sockets, promiscuous }))
+        Ok(OnInterface::started(target, sockets, promiscuous))
+    }
+
+    /// As [`port`](OnInterface::port), with the result of [`Sockets::promiscuous`]. Cannot fail.
+    pub(super) fn started(target: Target, sockets: S, promiscuous: Option<OwnedFd>) -> KernelPort<S> {
+        KernelPort::new(target.config.clone(), OnInterface { target, sockets, promiscuous })
     }
 }
 

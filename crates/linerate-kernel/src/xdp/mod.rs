@@ -140,8 +140,7 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
 /// An interface shared with the kernel.
 pub struct Xdp {
     /// Removed first when the port is dropped.
-    _steering: Option<Steering>,
-    description: String,
+    steering: Option<Steering>,
     options: XdpOptions,
     /// Sockets by queue of the interface: opened with the port, closed with their queues, reopened for new queues.
     sockets: Vec<QueueSocket>,
@@ -150,10 +149,10 @@ pub struct Xdp {
     /// The card's drop count when the port was opened; only in zero-copy mode, where the socket does not count frames
     /// that found no descriptor.
     missed: Option<u64>,
-    /// Packets may arrive without checksums.
-    may_lack_checksums: bool,
-    _link: bpf::Link,
-    _exclusive: Option<Exclusive>,
+    program: Program,
+    /// The program's attachment to the interface, and where it runs; see [`Xdp::attach`].
+    attached: Option<(bpf::Link, Mode)>,
+    exclusive: Option<Exclusive>,
 }
 
 /// The socket of an interface's queue.
@@ -236,8 +235,8 @@ impl Xdp {
             );
         }
 
-        let alone = options.alone.then(|| Exclusive::new(&interface)).transpose()?;
-        let map = SocketMap::new(there).map_err(|error| interface.refused("create a map of sockets", &error))?;
+        let map = SocketMap::new(there)
+            .map_err(|error| interface.refused("create a map of sockets", &error))?;
         let Some(code) = program::program(options.flow.as_ref(), Action::ToSocket(map.as_fd().as_raw_fd())) else {
             return Err(cannot(
                 "the flows need a program that is too long".to_string(),
@@ -255,51 +254,69 @@ impl Xdp {
             let socket = Socket::bind(&target, queue, options, &past)?;
             sockets.push(QueueSocket { queue, socket: Arc::downgrade(&socket), waiting: Some(socket) });
         }
-        let (link, mode) = attach(interface, &program)?;
-
         let first = sockets.first().and_then(|socket| socket.waiting.as_ref());
         let (zero_copy, chains) = first.map_or((false, false), |socket| (socket.zero_copy, socket.chains));
-        let mtu = interface.mtu()?;
-        // The first buffer of a frame contains the kernel's headroom, and the other buffers may contain it.
-        let most = (size - KERNEL_HEADROOM) * if chains { MOST_BUFFERS } else { 1 };
-        if mtu + FRAME_HEADERS > most {
-            let how = if chains { "the most buffers of a frame have" } else { "a buffer has" };
-            let why = format!("its MTU of {mtu} makes frames longer than {how} room for: {most} bytes");
-            return Err(cannot(why, format!("sudo ip link set dev {name} mtu {}", most - FRAME_HEADERS)));
-        }
-        let driver = interface.driver();
-        // The other end of a veth pair, and any sender before the generic path, may leave checksums to a card.
-        let may_lack_checksums = driver == "veth" || mode != Mode::Driver;
-        let description = format!(
-            "{driver} interface, AF_XDP {}, in {}{}",
-            if zero_copy { "without copies" } else { "with copies" },
-            if mode == Mode::Driver { "the driver" } else { "the kernel's generic path" },
-            if options.busy { ", busy polling" } else { "" },
-        );
-        let steering = steer(&target, options, there)?;
-        let description = match steering.as_ref().map(Steering::rules) {
-            Some((rules, wanted)) => format!("{description}, steered by {rules} of {wanted} rules in the card"),
-            None => description,
-        };
+        check_mtu(interface, size, chains)?;
         let started = Mutex::new(vec![None; target.config.options.rx_queues.into()]);
-        let sockets = Xdp {
-            _steering: steering,
-            description,
+        let mut xdp = Xdp {
+            steering: None,
             options: options.clone(),
             sockets,
             shared: Arc::new(Shared { map, started }),
             past,
             missed: zero_copy.then(|| interface.missed()),
-            may_lack_checksums,
-            _link: link,
-            _exclusive: alone,
+            program,
+            attached: None,
+            exclusive: None,
         };
+        // A port without a flow may only send if Linux uses the interface.
+        if xdp.check_unused(interface).is_err() {
+            return OnInterface::port(target, xdp, false);
+        }
         // A port that receives all packets also receives packets for other addresses.
-        OnInterface::port(target, sockets, options.flow.is_none())
+        let promiscuous = if options.flow.is_none() { xdp.promiscuous(interface)? } else { None };
+        if options.steer == Steer::Always {
+            // A rehearsal: the card may reject a rule, and may lose its rules when the program is attached (ixgbe).
+            drop(steer(&target, options)?);
+        }
+        xdp.attach(&target)?;
+        Ok(OnInterface::started(target, xdp, promiscuous))
     }
 }
 
+/// Fails if the interface's frames are longer than the buffers of a packet.
+fn check_mtu(interface: &Interface, buffer_size: usize, chains: bool) -> Result<()> {
+    let mtu = interface.mtu()?;
+    // The first buffer of a frame contains the kernel's headroom, and the other buffers may contain it.
+    let most = (buffer_size - KERNEL_HEADROOM) * if chains { MOST_BUFFERS } else { 1 };
+    if mtu + FRAME_HEADERS <= most {
+        return Ok(());
+    }
+    let how = if chains { "the most buffers of a frame have" } else { "a buffer has" };
+    let why = format!("its MTU of {mtu} makes frames longer than {how} room for: {most} bytes");
+    let name = interface.name();
+    Err(Error::interface(name, why, format!("sudo ip link set dev {name} mtu {}", most - FRAME_HEADERS)))
+}
+
 impl Xdp {
+    /// Attaches the program and steers the flow, unless that is done. With `alone`, takes the interface from Linux first.
+    ///
+    /// Attaching resets the queues of some cards (ixgbe, i40e, mlx5), which interrupts all traffic. So this is the last
+    /// step of opening, after all checks. A port that Linux's use of the interface prevents from receiving attaches
+    /// only when a zero-copy queue starts to send: drivers have no queues for that without a program. What only the
+    /// kernel can tell is an error of this step: whether another program is attached, and whether the driver supports
+    /// programs.
+    fn attach(&mut self, target: &Target) -> Result<()> {
+        if self.attached.is_none() {
+            if self.options.alone && self.exclusive.is_none() {
+                self.exclusive = Some(Exclusive::new(&target.interface)?);
+            }
+            self.attached = Some(attach(&target.interface, &self.program)?);
+            self.steering = steer(target, &self.options)?;
+        }
+        Ok(())
+    }
+
     /// Fails if the port would receive all packets of an interface that has an address: traffic to the machine would be
     /// lost. `flow=all` permits it.
     fn check_unused(&self, interface: &Interface) -> Result<()> {
@@ -311,6 +328,12 @@ impl Xdp {
             format!("Linux uses it, with the address {address}; without a flow, all its packets would be taken"),
             format!("select some: xdp:{0}?flow=udp:4321; or all: xdp:{0}?flow=all", escaped(name)),
         ))
+    }
+
+    /// Returns whether packets may arrive without checksums: the other end of a veth pair, and any sender before the
+    /// generic path, may leave them to a card.
+    fn may_lack_checksums(&self, interface: &Interface) -> bool {
+        !matches!(self.attached, Some((_, Mode::Driver))) || interface.driver() == "veth"
     }
 
     /// Returns the socket at an index, reopened if it was closed.
@@ -328,7 +351,8 @@ impl Xdp {
 
 /// Makes the card steer the flow to a queue. Does nothing if the port has several queues, among which the flow is
 /// spread, or if the interface has only one.
-fn steer(target: &Target, options: &XdpOptions, queues: u32) -> Result<Option<Steering>> {
+fn steer(target: &Target, options: &XdpOptions) -> Result<Option<Steering>> {
+    let queues = target.interface.queues();
     let flow = options.flow.as_ref().filter(|_| queues > 1 && target.config.options.rx_queues == 1);
     let Some(flow) = flow.filter(|_| options.steer != Steer::Never) else { return Ok(None) };
     let queue = options.queue.unwrap_or(queues - 1);
@@ -380,12 +404,29 @@ impl Sockets for Xdp {
     const QUEUE_SELECTOR: &'static str = "the interface's driver spreads packets: ethtool -X";
     const OFFLOADS: bool = false;
 
-    fn description(&self, _: &Interface) -> String {
-        self.description.clone()
+    fn description(&self, interface: &Interface) -> String {
+        let zero_copy = self.missed.is_some();
+        let mut description = format!(
+            "{} interface, AF_XDP {}, {}{}",
+            interface.driver(),
+            if zero_copy { "without copies" } else { "with copies" },
+            match self.attached {
+                Some((_, Mode::Driver)) => "in the driver",
+                Some((_, Mode::Generic)) => "in the kernel's generic path",
+                None => "only to send",
+            },
+            if self.options.busy { ", busy polling" } else { "" },
+        );
+        if let Some((rules, wanted)) = self.steering.as_ref().map(Steering::rules) {
+            description += &format!(", steered by {rules} of {wanted} rules in the card");
+        }
+        description
     }
 
     fn rx(&mut self, target: &Target, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {
         self.check_unused(&target.interface)?;
+        // The addresses that prevented it may have been removed since.
+        self.attach(target)?;
         // If the port has fewer queues than the interface, each has several sockets.
         let indices: Vec<usize> =
             (usize::from(queue)..self.sockets.len()).step_by(target.config.options.rx_queues.into()).collect();
@@ -406,7 +447,7 @@ impl Sockets for Xdp {
             any,
             queue,
             busy: self.options.busy,
-            may_lack_checksums: self.may_lack_checksums,
+            may_lack_checksums: self.may_lack_checksums(&target.interface),
             shared: self.shared.clone(),
         };
         self.shared
@@ -421,6 +462,9 @@ impl Sockets for Xdp {
             // Another queue of the port already sends on this queue of the interface.
             return Err(Error::queue_taken(&target.config.name, "transmit", queue));
         };
+        if socket.zero_copy || self.options.alone {
+            self.attach(target)?;
+        }
         Ok(Box::new(Tx::new(XdpTx {
             socket,
             end: Some(end),
