@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use linerate::kernel::{Interface, LeftBehind, left_behind};
 use linerate::memory::PageSize;
 use linerate::nic;
-use linerate::pci::{NetworkCard, Taken, default_route, group_peers, in_use, network_cards, taken};
+use linerate::pci::{NetworkCard, Taken, default_route, group_peers, in_other_namespace, in_use, network_cards, taken};
 use linerate::port::{Link, escaped};
 use linerate::{Error, KINDS};
 use serde_json::{Value, json};
@@ -125,6 +125,9 @@ fn describe(card: NetworkCard, taken: &[Taken]) -> Entry {
         _ if what.is_some() && !free => {
             notes.extend(in_use(&card));
             notes.push(match default_route(&card) {
+                _ if in_other_namespace(&card).is_some() => {
+                    "do not take it from Linux: run linerate ports in that namespace to see how it is used".to_string()
+                }
                 Some(interface) => format!(
                     "do not take it from Linux: the default route uses {interface}; share it: xdp:{}?flow=udp:4321",
                     escaped(interface)

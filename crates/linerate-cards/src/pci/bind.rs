@@ -1,6 +1,7 @@
 //! Taking a card from the kernel, and giving it back.
 //!
-//! A card is in use if its interface is up, or has an address or a route. Such a card is taken only if that is forced.
+//! A card is in use if its interface is up, has an address or a route, or is in another network namespace, where this
+//! process cannot see its state. Such a card is taken only if that is forced.
 //! Taken cards are recorded in `/run/linerate`, so that [`give_back`] can restore them even after the process was
 //! killed.
 
@@ -28,6 +29,7 @@ pub struct Taken {
 }
 
 const RECORDS: &str = "/run/linerate";
+const INTERFACES: &str = "/sys/class/net";
 const DRIVERS: &str = "/sys/bus/pci/drivers";
 const VFIO_DRIVER: &str = "vfio-pci";
 const UIO_DRIVER: &str = "uio_pci_generic";
@@ -216,9 +218,9 @@ fn bind(card: &NetworkCard, driver: &str) -> io::Result<()> {
 
 /// Returns how Linux uses the card: `eth0 is up`, `eth0 has the address 10.0.0.1` ...
 pub fn in_use(card: &NetworkCard) -> Vec<String> {
-    let mut reasons = Vec::new();
+    let mut reasons: Vec<String> = in_other_namespace(card).into_iter().collect();
     for interface in &card.interfaces {
-        let folder = Path::new("/sys/class/net").join(interface);
+        let folder = Path::new(INTERFACES).join(interface);
         const IFF_UP: u32 = 1;
         let flags = fs::read_to_string(folder.join("flags")).unwrap_or_default();
         if u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).is_ok_and(|flags| flags & IFF_UP != 0) {
@@ -248,6 +250,33 @@ pub fn in_use(card: &NetworkCard) -> Vec<String> {
     reasons
 }
 
+/// Returns that the card's interface is in another network namespace, if it is. A namespace hides its interfaces, but
+/// Linux still uses them.
+pub fn in_other_namespace(card: &NetworkCard) -> Option<String> {
+    // pci-stub reserves a card for a virtual machine, and creates no interface.
+    let driver =
+        card.driver.as_deref().filter(|driver| !is_user_space_driver(Some(driver)) && *driver != "pci-stub")?;
+    if card.interfaces.is_empty() {
+        // sysfs lists the interfaces of the namespace that it was mounted in.
+        return Some(format!("{driver} has bound it, and its interface is not in this network namespace"));
+    }
+    // sysfs may have been mounted in another namespace (`nsenter --net`, `unshare --net`).
+    let hidden = card.interfaces.iter().find(|interface| !is_in_this_namespace(interface))?;
+    Some(format!("its interface {hidden} is in another network namespace"))
+}
+
+/// Returns whether this process's namespace has the interface of this name that sysfs shows. Another interface may have
+/// the same name and the same index, but not the same address.
+fn is_in_this_namespace(interface: &str) -> bool {
+    let read = |file| fs::read_to_string(Path::new(INTERFACES).join(interface).join(file)).unwrap_or_default();
+    let (index, address) = (read("ifindex"), read("address"));
+    let own = nix::ifaddrs::getifaddrs().into_iter().flatten().filter(|entry| entry.interface_name == interface);
+    own.filter_map(|entry| entry.address?.as_link_addr().copied()).any(|link| {
+        let hex = link.addr().unwrap_or_default().map(|byte| format!("{byte:02x}")).join(":");
+        link.ifindex().to_string() == index.trim() && hex == address.trim()
+    })
+}
+
 /// Returns the card's interface that has a default route: without it, the machine may become unreachable.
 pub fn default_route(card: &NetworkCard) -> Option<&str> {
     let [v4, v6] =
@@ -267,6 +296,9 @@ fn has_default_route(interface: &str, v4: &str, v6: &str) -> bool {
 
 /// Returns the remedy that makes a card usable; for the card with the default route, how to share it with Linux.
 pub(super) fn advice(card: &NetworkCard) -> Remedy {
+    if let Some(reason) = in_other_namespace(card) {
+        return format!("{reason}: run it in that namespace to see how Linux uses the card, or use another").into();
+    }
     match default_route(card) {
         Some(interface) => format!(
             "the default route is over {interface}: share the card instead, as xdp:{}?flow=udp:4321, or use another",

@@ -24,7 +24,7 @@ mod vfio;
 use std::sync::Arc;
 
 pub use bar::{Bar, Doorbell, MappedBar, MappedDoorbell, Width};
-pub use bind::{Taken, default_route, give_back, group_peers, in_use, take, taken};
+pub use bind::{Taken, default_route, give_back, group_peers, in_other_namespace, in_use, take, taken};
 pub use bus::interrupts;
 pub use bus::{Bus, PciDevice};
 pub use fault::Fault;
