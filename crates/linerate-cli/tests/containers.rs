@@ -1,8 +1,8 @@
-//! Containers: cards whose interfaces are in other network namespaces.
+//! Containers: cards whose interfaces are in other network namespaces, capabilities and limits.
 
 mod kit;
 
-use kit::{Namespace, OutputTimeout, expect, linerate, text, with_mounts};
+use kit::{Namespace, OutputTimeout, Process, alone, expect, linerate, pair, summary, text, with_mounts};
 use serde_json::Value;
 
 /// Makes a folder of sysfs for an 82599 with Linux's driver, in place of the machine's; `$1` is the name of its
@@ -85,4 +85,52 @@ fn the_machine_s_cards_are_in_use_in_every_namespace() {
             assert!(!card["notes"].to_string().contains("linerate bind"), "{card}");
         }
     }
+}
+
+/// Returns a command in a namespace with the capabilities and the limit of a container's options.
+fn contained(namespace: &Namespace, options: &[&str], port: &str) -> std::process::Command {
+    let after = |option: &str| {
+        let pairs = options.windows(2).filter(move |pair| pair[0] == option);
+        pairs.map(|pair| pair[1].to_string()).collect::<Vec<_>>()
+    };
+    let capabilities: String = after("--cap-add").iter().map(|one| format!(",+{}", one.to_lowercase())).collect();
+    // The limit of a container without the option.
+    let limit = after("--ulimit").pop().unwrap_or("memlock=65536".to_string());
+    let mut command = namespace.command("setpriv --inh-caps=-all");
+    command.arg(format!("--bounding-set=-all{capabilities}"));
+    command.args(["prlimit", &format!("--{limit}")]);
+    command.args([env!("CARGO_BIN_EXE_linerate"), "sink", port, "--count", "1", "--seconds", "20", "--json"]);
+    command
+}
+
+/// The command in docs/packages.md works with exactly its options; without any of them, the error names the option.
+#[test]
+fn the_documented_container_receives_with_af_xdp() {
+    let _alone = alone();
+    let (host, far) = (Namespace::new("ch"), Namespace::new("cf"));
+    pair((&host, "eth0"), (&far, "f0"), 3);
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/packages.md")).unwrap();
+    let (_, rest) = page.split_once("### AF_XDP in a container\n\n```sh\n").expect("the documented command");
+    let command = rest.split_once("```").unwrap().0.replace("\\\n", " ");
+    let (options, rest) = command.split_once(" linerate sink ").unwrap();
+    let port = rest.trim().trim_matches('\'').replace("udp:4321", "icmp");
+    let options: Vec<&str> = options.split_whitespace().collect();
+    let given: Vec<usize> = (0..options.len()).filter(|n| matches!(options[*n], "--cap-add" | "--ulimit")).collect();
+    assert_eq!(given.len(), 5, "{options:?}");
+    for without in given {
+        let fewer = [&options[..without], &options[without + 2..]].concat();
+        let output = contained(&host, &fewer, &port).output_in_time().unwrap();
+        let (missing, said) = (options[without..without + 2].join(" "), text(&output.stderr));
+        assert!(output.status.code() == Some(1) && said.contains(&missing), "without {missing}: {said}");
+    }
+    // The default rings need more memory than the limit.
+    let output = contained(&host, &options, "xdp:eth0?flow=icmp").output_in_time().unwrap();
+    let said = text(&output.stderr);
+    assert!(said.contains("32768 KiB must be locked") && said.contains("--ulimit memlock=33554432"), "{said}");
+    let mut sink = Process::start(&mut contained(&host, &options, &port));
+    sink.await_error("link up");
+    drop(far.command("ping -q -c 10 -i 0.2 -W 1 10.87.3.1").output_in_time().unwrap());
+    let (code, said) = sink.ended();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(summary(said.as_bytes())["ports"][0]["rx_packets"].as_u64() >= Some(1), "{said}");
 }

@@ -11,6 +11,7 @@ use linerate_core::error::Result;
 use linerate_core::port::{Address, Config, Description, Device, Form, Opening, PortKind};
 
 use super::bpf::{Kind, Link, Order, Program, TrafficDirection};
+use super::capabilities;
 use super::instructions::{Assembler, R};
 use super::interface::Interface;
 use super::port::KernelPort;
@@ -100,8 +101,11 @@ pub fn open_stack(interface: &Interface, config: Config) -> Result<KernelPort<Ta
         };
         attach().map_err(|error| {
             let why = format!("cannot detach it from Linux: {error}");
-            let mend = "it needs Linux 6.6 and the capabilities CAP_NET_ADMIN and CAP_BPF, for example as root";
-            linerate_core::Error::interface(interface.name().to_string(), why, mend.to_string())
+            let mend = match error.kind() {
+                std::io::ErrorKind::PermissionDenied => capabilities::remedy(capabilities::TRAFFIC),
+                _ => "it needs Linux 6.6".to_string(),
+            };
+            linerate_core::Error::interface(interface.name().to_string(), why, mend)
         })
     })
 }

@@ -8,6 +8,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use linerate_core::error::{Error, ErrorKind, Remedy, Result};
 use linerate_core::port::{FRAME_HEADERS, Link, MacAddress, escaped};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+use rustix::thread::CapabilitySet;
+
+use super::capabilities::{self, INTERFACE};
 
 /// A network interface of the kernel, in the process's network namespace.
 pub struct Interface {
@@ -200,7 +203,9 @@ impl Interface {
     /// Sets the MTU.
     pub fn set_mtu(&self, mtu: usize) -> Result<()> {
         let argument = libc::__c_anonymous_ifr_ifru { ifru_mtu: mtu as i32 };
-        self.ioctl(libc::SIOCSIFMTU, argument).map(drop).map_err(|error| self.refused("change the MTU", &error))
+        self.ioctl(libc::SIOCSIFMTU, argument)
+            .map(drop)
+            .map_err(|error| self.refused("change the MTU", INTERFACE, &error))
     }
 
     /// Returns whether the interface is set up; it may have no carrier.
@@ -210,13 +215,14 @@ impl Interface {
 
     /// Sets the interface up.
     pub fn set_up(&self) -> Result<()> {
-        self.set_flags(|flags| flags | libc::IFF_UP as libc::c_short).map_err(|error| self.refused("set it up", &error))
+        self.set_flags(|flags| flags | libc::IFF_UP as libc::c_short)
+            .map_err(|error| self.refused("set it up", INTERFACE, &error))
     }
 
     /// Sets the interface down.
     pub fn set_down(&self) -> Result<()> {
         let down = |flags| flags & !(libc::IFF_UP as libc::c_short);
-        self.set_flags(down).map_err(|error| self.refused("set it down", &error))
+        self.set_flags(down).map_err(|error| self.refused("set it down", INTERFACE, &error))
     }
 
     fn set_flags(&self, change: impl Fn(libc::c_short) -> libc::c_short) -> io::Result<()> {
@@ -235,7 +241,7 @@ impl Interface {
         address.sa_data.iter_mut().zip(mac.0).for_each(|(to, from)| *to = from as libc::c_char);
         self.ioctl(libc::SIOCSIFHWADDR, libc::__c_anonymous_ifr_ifru { ifru_hwaddr: address })
             .map(drop)
-            .map_err(|error| self.refused("change the address", &error))
+            .map_err(|error| self.refused("change the address", INTERFACE, &error))
     }
 
     /// Returns whether the interface has a carrier.
@@ -292,12 +298,10 @@ impl Interface {
         Error::interface_gone(&self.name)
     }
 
-    /// Returns the error for an operation that the kernel refused.
-    pub fn refused(&self, what: &str, error: &io::Error) -> Error {
+    /// Returns the error for an operation that needs these capabilities, and that the kernel refused.
+    pub fn refused(&self, what: &str, needed: CapabilitySet, error: &io::Error) -> Error {
         let mend = match error.kind() {
-            io::ErrorKind::PermissionDenied => "run it as root, or with the capabilities CAP_NET_RAW (which suffices \
-                for packet:) and, for xdp:, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON"
-                .to_string(),
+            io::ErrorKind::PermissionDenied => capabilities::remedy(needed),
             io::ErrorKind::NetworkDown => format!("set it up: sudo ip link set dev {} up", self.name),
             _ => format!("see: ip -d link show {}; dmesg", self.name),
         };

@@ -14,6 +14,7 @@
 //! This crate uses memory, ports and filters, but no cards.
 
 mod bpf;
+mod capabilities;
 mod flow;
 mod host;
 mod instructions;

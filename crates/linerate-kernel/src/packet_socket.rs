@@ -7,7 +7,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use linerate_core::error::Result;
 
 use super::interface::Interface;
-use super::option;
+use super::{capabilities, option};
 
 /// Sets an option of a packet socket.
 pub fn set<T>(fd: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
@@ -37,5 +37,5 @@ pub fn promiscuous(interface: &Interface) -> Result<OwnedFd> {
         };
         set(&socket, libc::PACKET_ADD_MEMBERSHIP, &all).map(|()| socket)
     };
-    join().map_err(|error| interface.refused("receive frames for others", &error))
+    join().map_err(|error| interface.refused("receive frames for others", capabilities::PACKET, &error))
 }

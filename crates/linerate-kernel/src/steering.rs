@@ -15,6 +15,7 @@ use linerate_core::error::{Error, Result};
 use linerate_core::filter::{Filter, IPV4, IPV6, Match, Prefix};
 use rustix::fs::{FlockOperation, flock};
 
+use super::capabilities;
 use super::interface::Interface;
 
 /// The directory of the processes' records.
@@ -257,7 +258,7 @@ fn refused(interface: &Interface, what: &str, error: &io::Error) -> Error {
             "cards match exact ports, few match IPv6, and some have one mask for all rules: try ip+udp:4321, or steer=auto"
                 .to_string()
         }
-        _ => return interface.refused(what, error),
+        _ => return interface.refused(what, capabilities::INTERFACE, error),
     };
     Error::interface(name, format!("the card cannot steer the flow: cannot {what}: {error}"), mend)
 }

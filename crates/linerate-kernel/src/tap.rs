@@ -20,6 +20,7 @@ use linerate_core::port::{
 };
 
 use super::bpf::Link as BpfLink;
+use super::capabilities;
 use super::interface::{Interface, mac_of, number, request_for};
 use super::port::{KernelPort, OnInterface, Sockets, Target};
 
@@ -170,7 +171,7 @@ fn open_queue(name: &str, several: bool, offloads: bool) -> io::Result<Opened> {
 fn refused(name: &str, error: &io::Error) -> Error {
     let mend = match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV) => "load the module: sudo modprobe tun".to_string(),
-        Some(libc::EPERM | libc::EACCES) => "run it as root, or with the capability CAP_NET_ADMIN".to_string(),
+        Some(libc::EPERM | libc::EACCES) => capabilities::remedy(capabilities::INTERFACE),
         Some(libc::EMFILE) => format!("try: {MORE_DESCRIPTORS}"),
         Some(libc::EBUSY) => "end the program that has it, or choose another name".to_string(),
         _ => format!(

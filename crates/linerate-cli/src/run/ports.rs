@@ -195,16 +195,31 @@ impl Ports {
     }
 }
 
+/// Returns the number of buffers: twice what the rings of all ports hold. AF_XDP locks all of them in memory, so rings
+/// chosen by the user bound it; otherwise there are at least as many as a region has by default.
+fn buffer_count(names: &[PortName], options: &RunOptions) -> usize {
+    /// For batches, caches and short rings.
+    const LEAST: usize = 1024;
+    let queues = u32::from(options.queues).max(xdp_queues(names)) as usize;
+    let chosen = |name: &PortName| match name.option("ring") {
+        Some(_) => name.number("ring", 512, 64..=4096).ok(),
+        None => options.ring.map(usize::from),
+    };
+    let rings: usize = names.iter().map(|name| chosen(name).unwrap_or(512) * queues * 2).sum();
+    let mut xdp = names.iter().filter(|name| name.is_xdp()).peekable();
+    let is_bounded = xdp.peek().is_some() && xdp.all(|name| chosen(name).is_some());
+    let least = if is_bounded { LEAST } else { RegionOptions::default().buffers };
+    least.max(2 * rings).next_power_of_two().min(1 << 20)
+}
+
 /// Allocates memory for the ports' queues, with buffers for the longest frame.
 fn pool(names: &[PortName], options: &RunOptions) -> Result<Arc<Pool>, Error> {
-    let queues = u32::from(options.queues).max(xdp_queues(names));
-    let rings = names.len() * queues as usize * options.ring.unwrap_or(512) as usize * 2;
     // Room for the longest frame after the headroom; 1,500 bytes fit 2 KiB.
     let size = if options.mtu <= 1500 { 2048 } else { (options.mtu + 1024).next_power_of_two() };
     // AF_XDP buffers are at most one page; longer frames become chains.
     let size = if names.iter().any(PortName::is_xdp) { size.min(4096) } else { size };
     let buffer_size = names.iter().map(PortName::buffer_size).fold(size.into(), usize::max);
-    let buffers = RegionOptions::default().buffers.max(2 * rings).next_power_of_two().min(1 << 20);
+    let buffers = buffer_count(names, options);
     let memory = RegionOptions { buffers, buffer_size, pages: options.pages.into(), numa_node: options.numa };
     let pool = Pool::new(Region::new(&memory)?);
     static NOTED: AtomicBool = AtomicBool::new(false);
@@ -271,8 +286,12 @@ pub fn check_standard_output(names: &[PortName]) {
 
 /// Returns the highest number of queues of the ports' AF_XDP interfaces; 0 without such a port.
 pub fn xdp_queues(names: &[PortName]) -> u32 {
-    let interfaces = names.iter().filter(|name| name.is_xdp()).filter_map(interface);
-    interfaces.map(|interface| interface.queues()).max().unwrap_or(0)
+    let xdp = names.iter().filter(|name| name.is_xdp()).filter_map(|name| name.interface());
+    let queues = xdp.filter_map(|name| Interface::open_queue(name).ok()).map(|(interface, queue)| match queue {
+        Some(_) => 1,
+        None => interface.queues(),
+    });
+    queues.max().unwrap_or(0)
 }
 
 /// Returns the kernel's interface that a port is on.

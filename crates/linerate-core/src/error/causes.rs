@@ -115,8 +115,11 @@ impl Error {
         let why = format!(
             "{needed} KiB must be locked in memory for the cards, but the limit of user {user} is {limit} KiB (ulimit -l)"
         );
-        let remedy =
-            format!("echo 'user-name - memlock {needed}' | sudo tee -a /etc/security/limits.conf, then log in again");
+        let remedy = format!(
+            "echo 'user-name - memlock {needed}' | sudo tee -a /etc/security/limits.conf, then log in again; in a \
+             container: --ulimit memlock={} or --cap-add IPC_LOCK; or use shorter rings (ring=)",
+            needed.saturating_mul(1024)
+        );
         Error::new(ErrorKind::Exhausted, "", why).with_remedy(remedy)
     }
 

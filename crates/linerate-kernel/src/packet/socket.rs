@@ -11,8 +11,8 @@ use linerate_core::memory::Mapping;
 use linerate_core::offload::Offload;
 
 use crate::interface::Interface;
-use crate::option;
 use crate::packet_socket::{open, set};
+use crate::{capabilities, option};
 
 /// A socket bound to an interface. Its memory contains the receive ring, with blocks of packets of any length, then the
 /// send ring, with frames of fixed length.
@@ -72,7 +72,7 @@ impl Socket {
     /// # Errors
     /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): the operation that the kernel refused.
     pub fn open(interface: &Interface, ring: usize, longest: usize, patience: Duration) -> Result<Socket> {
-        let fd = open().map_err(|error| interface.refused("open a packet socket", &error))?;
+        let fd = open().map_err(|error| interface.refused("open a packet socket", capabilities::PACKET, &error))?;
         let frame = (HEADER + Offload::LEN + longest).next_power_of_two().max(2048);
         let frames = ring;
         // Room for `ring` packets of 2048 bytes; the kernel packs shorter packets densely.
@@ -105,8 +105,9 @@ impl Socket {
             set(&fd, libc::PACKET_TX_RING, &request)?;
             Ok(request.tp_frame_nr as usize * frame)
         };
-        let to_send =
-            rings().map_err(|error: io::Error| interface.refused("create the rings of a packet socket", &error))?;
+        let to_send = rings().map_err(|error: io::Error| {
+            interface.refused("create the rings of a packet socket", capabilities::PACKET, &error)
+        })?;
         let sending = blocks * BLOCK;
         let file = fd.as_fd().try_clone_to_owned().map_err(|error| Error::system("dup of a socket", error))?;
         // SAFETY: the kernel keeps a socket's rings as long as they are mapped.
@@ -130,7 +131,7 @@ impl Socket {
             Some(group) => set(&self.fd, libc::PACKET_FANOUT, &(u32::from(group) | BY_FLOW << 16)),
             None => Ok(()),
         };
-        joined.map_err(|error| interface.refused("share packets between sockets", &error))
+        joined.map_err(|error| interface.refused("share packets between sockets", capabilities::PACKET, &error))
     }
 
     /// Binds the socket to the interface only for sending.
@@ -149,7 +150,7 @@ impl Socket {
         let result = unsafe { libc::bind(self.fd.as_raw_fd(), (&raw const address).cast(), length) };
         match result {
             0 => Ok(()),
-            _ => Err(interface.refused("bind a packet socket", &io::Error::last_os_error())),
+            _ => Err(interface.refused("bind a packet socket", capabilities::PACKET, &io::Error::last_os_error())),
         }
     }
 
@@ -159,7 +160,7 @@ impl Socket {
             set(&self.fd, libc::PACKET_FANOUT, &((BY_FLOW | libc::PACKET_FANOUT_FLAG_UNIQUEID) << 16))?;
             option::get(&self.fd, libc::SOL_PACKET, libc::PACKET_FANOUT, 0u32).map(|group| group as u16)
         };
-        begin().map_err(|error| interface.refused("share packets between sockets", &error))
+        begin().map_err(|error| interface.refused("share packets between sockets", capabilities::PACKET, &error))
     }
 
     /// Returns the number of packets that found no room in the receive ring since the last call.

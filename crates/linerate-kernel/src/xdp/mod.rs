@@ -30,6 +30,7 @@ pub use socket::Copying;
 use socket::{RELEASE, Socket, retry_until_released};
 
 use super::bpf::{self, Kind, Mode, Program, SocketMap};
+use super::capabilities;
 use super::flow::{FLOW, flow_of};
 use super::host::Exclusive;
 use super::interface::Interface;
@@ -236,7 +237,7 @@ impl Xdp {
         }
 
         let map = SocketMap::new(there)
-            .map_err(|error| interface.refused("create a map of sockets", &error))?;
+            .map_err(|error| interface.refused("create a map of sockets", capabilities::XDP, &error))?;
         let Some(code) = program::program(options.flow.as_ref(), Action::ToSocket(map.as_fd().as_raw_fd())) else {
             return Err(cannot(
                 "the flows need a program that is too long".to_string(),
@@ -246,7 +247,7 @@ impl Xdp {
         // Kernels before 5.18 do not support programs for long frames.
         let program = Program::load(&code, Kind::Xdp { fragments: true })
             .or_else(|_| Program::load(&code, Kind::Xdp { fragments: false }))
-            .map_err(|error| interface.refused("load a program into the kernel", &error))?;
+            .map_err(|error| interface.refused("load a program into the kernel", capabilities::XDP, &error))?;
         let (past, target) = (Arc::default(), Target { interface, config });
         let interface = &target.interface;
         let mut sockets = Vec::new();
@@ -379,7 +380,7 @@ fn attach(interface: &Interface, program: &Program) -> Result<(bpf::Link, Mode)>
                 interface.name()
             ),
         ),
-        false => interface.refused("attach a program to it", &error),
+        false => interface.refused("attach a program to it", capabilities::XDP, &error),
     };
     let is_impossible = |error: &std::io::Error| matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL));
     let until = Instant::now() + RELEASE;
@@ -452,7 +453,7 @@ impl Sockets for Xdp {
         };
         self.shared
             .start(queue, started)
-            .map_err(|error| target.interface.refused("direct packets to a socket", &error))?;
+            .map_err(|error| target.interface.refused("direct packets to a socket", capabilities::XDP, &error))?;
         Ok(Box::new(Rx::new(rx)))
     }
 

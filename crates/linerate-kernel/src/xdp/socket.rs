@@ -21,8 +21,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 
 use super::ring::{Consumer, Producer};
 use super::{KERNEL_HEADROOM, XdpOptions};
-use crate::option;
 use crate::port::Target;
+use crate::{capabilities, option};
 
 /// Offsets at which the rings are mapped from the socket (linux/if_xdp.h).
 const RECEIVE_OFFSET: u64 = 0;
@@ -274,7 +274,7 @@ impl Socket {
         set(SO_PREFER_BUSY_POLL, 1)
             .and_then(|()| set(libc::SO_BUSY_POLL, BUSY_MICROSECONDS))
             .and_then(|()| set(SO_BUSY_POLL_BUDGET, BUSY_PACKETS))
-            .map_err(|error| target.interface.refused("enable busy polling (Linux 5.11)", &error))
+            .map_err(|error| target.interface.refused("enable busy polling (Linux 5.11)", capabilities::XDP, &error))
     }
 
     fn open(
@@ -288,7 +288,7 @@ impl Socket {
         let Target { interface, config } = target;
         let (pool, ring) = (&config.pool, config.ring());
         let len = ring as u32;
-        let refused = |what: &str, error: Errno| interface.refused(what, &error.into());
+        let refused = |what: &str, error: Errno| interface.refused(what, capabilities::XDP, &error.into());
         let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
             .map_err(|error| refused("open an AF_XDP socket", error))?;
         let region = pool.region();
@@ -305,10 +305,14 @@ impl Socket {
             };
             // Kernels before 6.8 do not support metadata, and kernels before 6.11 do not know this flag.
             let plain = XdpUmemReg { flags: XdpUmemRegFlags::empty(), tx_metadata_len: 0, ..umem };
-            let made = match set_xdp_umem_reg(&fd, umem) {
+            let register = || match set_xdp_umem_reg(&fd, umem) {
                 Err(Errno::INVAL) => set_xdp_umem_reg(&fd, plain).map(|()| false),
                 made => made.map(|()| true),
             };
+            // The kernel still counts the memory of a socket that was just closed, such as one that could not be bound
+            // without copies.
+            let is_counted = |error: &Errno| *error == Errno::NOBUFS && umem.len >> 10 <= memory_lock_limit();
+            let made = retry_until_released(until, is_counted, register);
             has_metadata = made.map_err(|error| match error {
                 Errno::NOBUFS | Errno::NOMEM => {
                     Error::memory_lock(memory_lock_limit(), (umem.len >> 10).next_multiple_of(4))
