@@ -287,7 +287,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, options: &RunOptions) 
         run.threads.spawn(move || {
             let mut packets = forth.turn_with_rest(&mut to_b, rest.as_mut()) + back.turn(&mut to_a);
             packets += rest.as_mut().map_or(0, |rest| rest.turn(&mut to_a));
-            // Unsent packets are retried without sleeping.
+            // While packets are not sent yet, the thread does not wait for events, but tries again.
             let mut reasons_to_stay_awake = || {
                 let both = forth.pending.reasons_to_stay_awake()
                     + back.pending.reasons_to_stay_awake()

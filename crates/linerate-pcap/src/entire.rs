@@ -22,9 +22,9 @@ macro_rules! forward {
 /// The text returned for errors without the system's library; programs print it without a check for null.
 const NO_TEXT: &CStr = c"an error, whose text the system's libpcap has (apt install libpcap0.8)";
 
-/// -1 of a function that returns an int.
+/// The result without the system's library, of functions that return an int: -1.
 const FAILS: usize = usize::MAX;
-/// Null, zero, or no result.
+/// The result of other functions: null, zero, or none.
 const NOTHING: usize = 0;
 
 forward! {

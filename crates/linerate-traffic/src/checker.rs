@@ -55,7 +55,8 @@ struct Flow {
 
 const ANY: u64 = u64::MAX;
 
-/// The maximum number of stored ranges. A late frame of a forgotten range counts as a duplicate.
+/// The maximum number of stored ranges of missing sequence numbers. The oldest is forgotten then; a late frame of a
+/// forgotten range counts as a duplicate.
 const MOST_MISSING: usize = 1 << 16;
 
 /// Counts of a generator and a checker.

@@ -466,7 +466,7 @@ fn a_packet_that_never_fits_is_dropped_and_later_ones_arrive() {
     assert!(received.into_iter().all(|packet| *packet == [2; 60]));
 }
 
-/// A card whose memory a host maps cannot have a driver in this process, and vice versa.
+/// A modelled card has one user: a driver in this process, or the process to which it is served.
 #[test]
 fn a_card_has_one_user() {
     let card = sim82599::Card::new("one", sim82599::from_fn(|_| {}, |_| false));

@@ -24,7 +24,7 @@ use sockets::Loop;
 
 /// The duration of each measurement.
 const TIME: Duration = Duration::from_secs(1);
-/// The number of measurements of each.
+/// The number of measurements of each program.
 const ROUNDS: usize = 5;
 /// The processors of the source, and of the program under test.
 const SOURCE: usize = 0;

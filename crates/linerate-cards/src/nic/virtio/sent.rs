@@ -173,8 +173,8 @@ impl Sent {
         }
     }
 
-    /// Flags a returned packet as early, because it has several descriptors or is not the oldest. Returns false if the
-    /// id is invalid.
+    /// Marks a returned packet as early, so that it is reclaimed in its turn: it has several descriptors, or is not the
+    /// oldest. Returns false if no packet has the id `place`.
     #[cold]
     fn mark_early(&mut self, place: usize, ring: &mut impl DriverRing) -> bool {
         let Some(packet) = self.packets.get_mut(place).filter(|packet| **packet != 0 && **packet & EARLY == 0) else {

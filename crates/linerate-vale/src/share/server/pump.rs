@@ -270,7 +270,7 @@ impl Pump {
                 yield_wait.reset();
                 has_moved = true;
             } else {
-                // The thread polls again after packets, but not after each message.
+                // A client's message ends the sleep, but only moved packets restart polling.
                 self.sleep(clients);
                 if self.listen(clients) {
                     return;

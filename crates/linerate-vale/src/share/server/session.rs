@@ -67,7 +67,7 @@ impl Session {
         !members.is_over
     }
 
-    /// Wakes each client with a token.
+    /// Wakes each client: sends a [token](crate::share::protocol::connection) on its connection.
     pub fn notify(&self) {
         lock(&self.members).all.iter().for_each(|member| member.connection.notify());
     }
