@@ -21,9 +21,9 @@ fn frame(generator: &mut Generator) -> Vec<u8> {
     frame
 }
 
-/// Increments byte 48 of a frame, as a forwarder does.
+/// Counts a forwarder in a frame's stamp, as a forwarder does.
 fn as_forwarded(mut frame: Vec<u8>) -> Vec<u8> {
-    frame[48] = frame[48].wrapping_add(1);
+    linerate::traffic::touch(&mut frame);
     frame
 }
 

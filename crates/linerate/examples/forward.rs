@@ -21,7 +21,7 @@ fn forward(a: &str, b: &str) -> linerate::Result<()> {
         for _ in 0..1000 {
             rx.recv(&mut batch); // up to 32 slots, never blocks
             for mut packet in &mut batch {
-                packet[48] ^= 1; // plain bytes
+                packet[22] ^= 1; // plain bytes
             }
             tx.send(&mut batch); // takes from the front what fits
             batch.clear(); // the rest goes back to the pool

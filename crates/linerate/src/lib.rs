@@ -15,7 +15,7 @@
 //! while received < 1000 {
 //!     received += rx.recv(&mut batch);        // up to 32 slots, never blocks
 //!     for mut packet in &mut batch {
-//!         packet[48] ^= 1;                    // plain bytes
+//!         packet[22] ^= 1;                    // plain bytes
 //!     }
 //!     tx.send(&mut batch);                    // sends as many as fit, in order
 //!     batch.clear();                          // the rest goes back to the pool

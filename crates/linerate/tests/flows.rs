@@ -55,7 +55,7 @@ fn two_threads_with_four_queues_each_keep_each_flow_in_order() {
                 for (rx, tx, batch) in &mut ways {
                     if batch.is_empty() {
                         rx.recv(batch);
-                        batch.into_iter().for_each(|mut packet| packet[48] += 1);
+                        batch.into_iter().for_each(|mut packet| linerate::traffic::touch(&mut packet));
                     }
                     moved += tx.send(batch);
                 }
@@ -107,7 +107,7 @@ fn sixty_four_queues_each_way() -> Result<(), Error> {
         card.step(64);
         for (n, (rx, tx)) in queues.iter_mut().enumerate() {
             received[n] += rx.recv(&mut batch);
-            batch.into_iter().for_each(|mut packet| packet[48] += 1);
+            batch.into_iter().for_each(|mut packet| linerate::traffic::touch(&mut packet));
             // Use every transmit queue.
             tx.send(&mut batch);
             batch.clear();

@@ -69,7 +69,7 @@ fn special_characters_are_escaped() {
     let file = parse("faulty:pcap:/tmp/a%3Fb?write").unwrap();
     assert_eq!(file.path(), Some(std::path::Path::new("/tmp/a?b")));
     let socket = parse("vhost:/tmp/a%3F{b?queues=2").unwrap_err();
-    assert!(socket.to_string().contains("pipe"), "{socket}");
+    assert_eq!(socket.kind(), crate::ErrorKind::BadName);
     let socket = parse("vhost:/tmp/a%3F%7Bb?queues=2").unwrap();
     assert_eq!(socket.with_absolute_path().unwrap(), "vhost:/tmp/a%3F%7Bb?queues=2");
 }
