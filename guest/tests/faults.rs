@@ -195,7 +195,7 @@ fn every_obstacle_is_named_with_its_remedy() {
     };
     refused(&mut guest, "linerate sink 0000:09:00.0", &["no PCI device at this address", "linerate ports"]);
     refused(&mut guest, "linerate bind 0000:09:00.0", &["no PCI device at this address"]);
-    refused(&mut guest, "linerate sink 0000:00:00.0", &["it is no network card"]);
+    refused(&mut guest, "linerate sink 0000:00:00.0", &["it is not a network card"]);
     refused(&mut guest, &format!("linerate sink {B}"), &["there is no driver for 8086:10d3", "linerate ports"]);
     // `bind` refuses a card for which the library has no driver.
     refused(&mut guest, &format!("linerate bind {B}"), &["there is no driver for 8086:10d3", "linerate ports"]);

@@ -256,13 +256,21 @@ pub fn in_other_namespace(card: &NetworkCard) -> Option<String> {
     // pci-stub reserves a card for a virtual machine, and creates no interface.
     let driver =
         card.driver.as_deref().filter(|driver| !is_user_space_driver(Some(driver)) && *driver != "pci-stub")?;
-    if card.interfaces.is_empty() {
+    if card.interfaces.is_empty() && may_have_interface(card, driver) {
         // sysfs lists the interfaces of the namespace that it was mounted in.
         return Some(format!("{driver} has bound it, and its interface is not in this network namespace"));
     }
     // sysfs may have been mounted in another namespace (`nsenter --net`, `unshare --net`).
     let hidden = card.interfaces.iter().find(|interface| !is_in_this_namespace(interface))?;
     Some(format!("its interface {hidden} is in another network namespace"))
+}
+
+/// Returns whether a card with this driver can have an interface: `virtio-pci` leaves that to the driver of the VirtIO
+/// device that it creates, which may not be loaded.
+fn may_have_interface(card: &NetworkCard, driver: &str) -> bool {
+    let children = fs::read_dir(card.folder()).into_iter().flatten().flatten();
+    let mut devices = children.filter(|child| child.file_name().to_string_lossy().starts_with("virtio"));
+    driver != "virtio-pci" || devices.any(|device| device.path().join("driver").exists())
 }
 
 /// Returns whether this process's namespace has the interface of this name that sysfs shows. Another interface may have
