@@ -215,7 +215,10 @@ impl Xdp {
         config.check_ring()?;
         if let Some(flow) = options.flow.as_ref().filter(|flow| flow.has_inner()) {
             let why = format!("its program in the kernel cannot match inside tunnels, as flow={flow} needs");
-            return Err(cannot(why, format!("packet:{}?flow={flow}, or flow=udp and --only {flow}", escaped(&name))));
+            return Err(cannot(
+                why,
+                format!("packet:{}?flow={flow}, or flow=udp and a filter in the program", escaped(&name)),
+            ));
         }
         Socket::check_kernel(&name)?;
         delete_orphaned_rules();
