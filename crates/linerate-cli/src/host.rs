@@ -24,7 +24,7 @@ pub struct HostOptions {
     /// address; without a prefix length, only answers --reply
     #[arg(long, value_name = "ADDRESS/LENGTH", value_delimiter = ',')]
     address: Vec<Address>,
-    /// The router behind which all other addresses are
+    /// The router for all other networks
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', requires = "address", value_parser = host_address)]
     gateway: Vec<IpAddr>,
     /// Send and answer with this VLAN tag

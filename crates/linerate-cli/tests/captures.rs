@@ -1,5 +1,5 @@
 //! Captures as other programs write them: link types, malformed and ambiguous lengths, and the blocks of pcapng. The
-//! files are those of `kit/cases.py`, of tcpdump and of scapy.
+//! files are those from `kit/cases.py`, tcpdump and scapy.
 
 mod kit;
 
@@ -144,7 +144,7 @@ fn a_capture_of_tcpdump_on_all_interfaces_is_sent() {
 }
 
 /// Writes frames of PPP, 802.11 and others with scapy: for each link type a file of the packets that Ethernet carries,
-/// then one of those that it does not.
+/// then a file of the others.
 const SCAPY: &str = r#"
 from scapy.all import *
 conf.verb = 0

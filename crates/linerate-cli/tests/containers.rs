@@ -62,7 +62,7 @@ fn a_card_of_another_namespace_is_in_use() {
     assert_eq!(with_card(&container, own, &format!("bind {CARD}")).0, Some(0));
 }
 
-/// The machine's own cards, as Linux shows them in another namespace; nothing is changed.
+/// The machine's own cards, as Linux shows them in another namespace. The test only reads.
 #[test]
 fn the_machine_s_cards_are_in_use_in_every_namespace() {
     let cards = |command: &mut std::process::Command| {

@@ -118,7 +118,8 @@ impl Files {
     }
 }
 
-/// Copies some packets, and counts those of them that the rules cannot decide. Returns false at the end, or when `count` packets were written.
+/// Copies some packets, and counts the packets that the rules cannot decide. Returns false at the end of the capture, or
+/// when `count` packets are written.
 fn copy_batch(copier: &mut Copier, count: Option<u64>, rules: &Rules, undecided: &mut u64) -> Result<bool, Error> {
     for _ in 0..BATCH {
         let is_enough = count.is_some_and(|count| copier.counts().written[0] >= count);

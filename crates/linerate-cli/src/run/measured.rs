@@ -128,7 +128,7 @@ pub struct Outcome {
     pub lost: u64,
     /// Frames whose payload differs from what was sent.
     pub corrupted: u64,
-    /// Intact frames whose headers differ from those that were sent, as after a router.
+    /// Intact frames with headers that a router, or another device on the way, has changed.
     pub changed: Changes,
     /// Frames that arrived after a later one of their flow.
     pub reordered: u64,
