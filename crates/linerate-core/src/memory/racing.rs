@@ -6,6 +6,11 @@
 //! them as data races, too.
 #![allow(unsafe_code)]
 
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+use self::bytewise::copy_long;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use self::x86_64::copy_long;
+
 /// Copies `len` bytes from memory that others may write to.
 ///
 /// # Safety
@@ -33,12 +38,6 @@ trait Direction {
     /// # Safety
     /// As [`read`] or [`write`].
     unsafe fn copy<const N: usize>(from: *const u8, to: *mut u8, at: usize);
-
-    /// Copies `len` bytes.
-    ///
-    /// # Safety
-    /// As [`read`] or [`write`].
-    unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize);
 }
 
 struct Read;
@@ -54,7 +53,7 @@ unsafe fn copy<D: Direction>(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: the blocks are parts of the `len` bytes.
     unsafe {
         if len > 64 {
-            return D::copy_long(from, to, len);
+            return copy_long::<D>(from, to, len);
         }
         let mut at = 0;
         while at + 16 <= len {
@@ -116,12 +115,6 @@ mod x86_64 {
                 }
             }
         }
-
-        #[inline(always)]
-        unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
-            // SAFETY: by the caller's promise.
-            unsafe { call_memcpy(from, to, len) }
-        }
     }
 
     impl Direction for Write {
@@ -138,20 +131,14 @@ mod x86_64 {
                 }
             }
         }
-
-        #[inline(always)]
-        unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
-            // SAFETY: by the caller's promise.
-            unsafe { call_memcpy(from, to, len) }
-        }
     }
 
-    /// Copies `len` bytes by the C library's memcpy.
+    /// Copies `len` bytes in either direction, by the C library's memcpy.
     ///
     /// # Safety
     /// As [`read`](super::read) or [`write`](super::write).
     #[inline(always)]
-    unsafe fn call_memcpy(from: *const u8, to: *mut u8, len: usize) {
+    pub unsafe fn copy_long<D: Direction>(from: *const u8, to: *mut u8, len: usize) {
         // SAFETY: the call follows the System V ABI; the ranges are valid by the caller's promise.
         unsafe {
             asm!("call {memcpy}", memcpy = sym libc::memcpy, inout("rdi") to => _, inout("rsi") from => _,
@@ -169,13 +156,8 @@ mod bytewise {
 
     impl Direction for Read {
         unsafe fn copy<const N: usize>(from: *const u8, to: *mut u8, at: usize) {
-            // SAFETY: by the caller's promise.
-            unsafe { Read::copy_long(from.add(at), to.add(at), N) }
-        }
-
-        unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
             // SAFETY: by the caller's promise; an atomic load does not write.
-            (0..len)
+            (at..at + N)
                 .for_each(|at| unsafe { to.add(at).write(AtomicU8::from_ptr(from.add(at).cast_mut()).load(Relaxed)) });
         }
     }
@@ -183,13 +165,17 @@ mod bytewise {
     impl Direction for Write {
         unsafe fn copy<const N: usize>(from: *const u8, to: *mut u8, at: usize) {
             // SAFETY: by the caller's promise.
-            unsafe { Write::copy_long(from.add(at), to.add(at), N) }
+            (at..at + N).for_each(|at| unsafe { AtomicU8::from_ptr(to.add(at)).store(from.add(at).read(), Relaxed) });
         }
+    }
 
-        unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
-            // SAFETY: by the caller's promise.
-            (0..len).for_each(|at| unsafe { AtomicU8::from_ptr(to.add(at)).store(from.add(at).read(), Relaxed) });
-        }
+    /// Copies `len` bytes.
+    ///
+    /// # Safety
+    /// As [`read`](super::read) or [`write`](super::write).
+    pub unsafe fn copy_long<D: Direction>(from: *const u8, to: *mut u8, len: usize) {
+        // SAFETY: by the caller's promise.
+        (0..len).for_each(|at| unsafe { D::copy::<1>(from, to, at) });
     }
 }
 
