@@ -108,6 +108,10 @@ fn a_refused_port_has_not_attached_its_program() {
         ("sink xdp:h0?flow=all&queues=2", "2 receive queues are not possible"),
         ("sink xdp:p0?flow=ip+udp:1&steer=on", "the card cannot steer the flow"),
         ("sink xdp:p0?alone=on&copy=off", "cannot bind to queue 0"),
+        // The first port is in order.
+        ("fwd xdp:p0 xdp:h0?flow=all&copy=off", "cannot bind to queue 0"),
+        ("fwd xdp:h0?flow=all xdp:nothing0", "no such interface"),
+        ("fwd xdp:h0?flow=all&alone=on packet:nothing0", "no such interface"),
     ];
     let mut monitor = host.start("timeout 300 ip -oneline monitor link");
     for (command, why) in refusals {

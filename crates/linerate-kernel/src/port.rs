@@ -26,6 +26,11 @@ pub trait Sockets: Send + Sized {
 
     /// Returns a description, for display.
     fn description(&self, interface: &Interface) -> String;
+    /// The last step of opening. Returns the result of [`promiscuous`](Sockets::promiscuous) if the port receives frames
+    /// for other addresses from the start.
+    fn start(&mut self, _: &Target) -> Result<Option<OwnedFd>> {
+        Ok(None)
+    }
     /// Starts a receive queue that has no owner.
     fn rx(&mut self, target: &Target, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>>;
     /// Starts a transmit queue that has no owner.
@@ -75,12 +80,7 @@ impl<S: Sockets> OnInterface<S> {
     /// Creates a port over open sockets; with `promiscuous`, it receives frames for other addresses from the start.
     pub(super) fn port(target: Target, sockets: S, promiscuous: bool) -> Result<KernelPort<S>> {
         let promiscuous = if promiscuous { sockets.promiscuous(&target.interface)? } else { None };
-        Ok(OnInterface::started(target, sockets, promiscuous))
-    }
-
-    /// As [`port`](OnInterface::port), with the result of [`Sockets::promiscuous`]. Cannot fail.
-    pub(super) fn started(target: Target, sockets: S, promiscuous: Option<OwnedFd>) -> KernelPort<S> {
-        KernelPort::new(target.config.clone(), OnInterface { target, sockets, promiscuous })
+        Ok(KernelPort::new(target.config.clone(), OnInterface { target, sockets, promiscuous }))
     }
 }
 
@@ -93,6 +93,12 @@ impl<S: Sockets> SoftwareDevice for OnInterface<S> {
 
     fn description(&self) -> String {
         self.sockets.description(&self.target.interface)
+    }
+
+    fn start(&mut self) -> Result<()> {
+        let promiscuous = self.sockets.start(&self.target)?;
+        self.promiscuous = promiscuous.or(self.promiscuous.take());
+        Ok(())
     }
 
     fn rx(&mut self, _: &Config, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {

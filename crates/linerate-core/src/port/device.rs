@@ -27,6 +27,15 @@ pub trait Device: Send {
     /// Returns the pool of the port's packet buffers.
     fn pool(&self) -> &Arc<Pool>;
 
+    /// The last step of opening. Ports that are opened together are all opened before the first one starts, so a step that
+    /// disturbs others, such as a reset of the card's queues, belongs here if opening can check everything before.
+    ///
+    /// # Errors
+    /// Those of opening that only this step can find.
+    fn start(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Starts a receive queue.
     ///
     /// # Errors

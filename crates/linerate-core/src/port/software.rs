@@ -26,6 +26,14 @@ pub trait SoftwareDevice: Send {
     /// Returns a description for display.
     fn description(&self) -> String;
 
+    /// As [`Device::start`].
+    ///
+    /// # Errors
+    /// As [`Device::start`].
+    fn start(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Starts a receive queue that has no owner.
     ///
     /// # Errors
@@ -153,6 +161,10 @@ impl<K: SoftwareDevice> Device for SoftwarePort<K> {
 
     fn pool(&self) -> &Arc<Pool> {
         &self.config.pool
+    }
+
+    fn start(&mut self) -> Result<()> {
+        self.kind.start()
     }
 
     fn rx(&mut self, queue: u16) -> Result<Box<dyn Receive>> {

@@ -14,7 +14,7 @@ mod ring;
 mod socket;
 
 use std::borrow::Cow;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
@@ -124,7 +124,7 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     let alone = name.switch("alone", false)?;
     let options = XdpOptions { queue, flow: flow_of(name)?, copying, busy, steer, alone };
     let interface_name = interface.name().to_string();
-    match Xdp::open(interface, &options, config.clone()) {
+    match Xdp::prepare(interface, &options, config.clone()) {
         // Packet sockets receive the same packets, only slower. If the name requires AF_XDP, the error is returned.
         Err(error)
             if error.kind() == ErrorKind::Unsupported && queue.is_none() && copying != Copying::Never && !busy =>
@@ -205,6 +205,13 @@ impl Xdp {
     /// # Errors
     /// [`ErrorKind::BadName`], [`ErrorKind::BadOption`], [`ErrorKind::Unusable`], [`ErrorKind::Exhausted`] and others.
     pub fn open(interface: Interface, options: &XdpOptions, config: Config) -> Result<KernelPort<Xdp>> {
+        let mut port = Xdp::prepare(interface, options, config)?;
+        port.start()?;
+        Ok(port)
+    }
+
+    /// Opens an interface up to [`start`](Sockets::start): makes all checks, and does not change the interface.
+    fn prepare(interface: Interface, options: &XdpOptions, config: Config) -> Result<KernelPort<Xdp>> {
         let name = interface.name().to_string();
         let cannot = |why: String, mend: String| Error::interface(&name, why, mend);
         let size = config.pool.region().buffer_size();
@@ -262,7 +269,7 @@ impl Xdp {
         let (zero_copy, chains) = first.map_or((false, false), |socket| (socket.zero_copy, socket.chains));
         check_mtu(interface, size, chains)?;
         let started = Mutex::new(vec![None; target.config.options.rx_queues.into()]);
-        let mut xdp = Xdp {
+        let xdp = Xdp {
             steering: None,
             options: options.clone(),
             sockets,
@@ -273,18 +280,7 @@ impl Xdp {
             attached: None,
             exclusive: None,
         };
-        // A port without a flow may only send if Linux uses the interface.
-        if xdp.check_unused(interface).is_err() {
-            return OnInterface::port(target, xdp, false);
-        }
-        // A port that receives all packets also receives packets for other addresses.
-        let promiscuous = if options.flow.is_none() { xdp.promiscuous(interface)? } else { None };
-        if options.steer == Steer::Always {
-            // A rehearsal: the card may reject a rule, and may lose its rules when the program is attached (ixgbe).
-            drop(steer(&target, options)?);
-        }
-        xdp.attach(&target)?;
-        Ok(OnInterface::started(target, xdp, promiscuous))
+        OnInterface::port(target, xdp, false)
     }
 }
 
@@ -425,6 +421,22 @@ impl Sockets for Xdp {
             description += &format!(", steered by {rules} of {wanted} rules in the card");
         }
         description
+    }
+
+    fn start(&mut self, target: &Target) -> Result<Option<OwnedFd>> {
+        let interface = &target.interface;
+        // A port without a flow may only send if Linux uses the interface.
+        if self.check_unused(interface).is_err() {
+            return Ok(None);
+        }
+        // A port that receives all packets also receives packets for other addresses.
+        let promiscuous = if self.options.flow.is_none() { self.promiscuous(interface)? } else { None };
+        if self.options.steer == Steer::Always {
+            // A rehearsal: the card may reject a rule, and may lose its rules when the program is attached (ixgbe).
+            drop(steer(target, &self.options)?);
+        }
+        self.attach(target)?;
+        Ok(promiscuous)
     }
 
     fn rx(&mut self, target: &Target, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {

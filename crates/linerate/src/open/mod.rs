@@ -56,14 +56,15 @@ impl Options {
                 _ => default_pool()?,
             },
         };
-        let open = |name: &PortName| self.open_device(name, &pool).map(Port::of);
-        let mut devices = names.iter().map(open).collect::<Result<Vec<_>>>()?;
+        let mut devices = names.iter().map(|name| self.open_device(name, &pool)).collect::<Result<Vec<_>>>()?;
         // A host: port gets the other port's address, so that Linux accepts that port's packets.
         let is_host = |at: &usize| names[*at].kind().copies_peer_mac;
         if let Some(mac) = (0..names.len()).find(|at| !is_host(at)).map(|at| devices[at].mac()) {
             (0..names.len()).filter(is_host).try_for_each(|at| devices[at].set_mac(mac))?;
         }
-        Ok(devices)
+        // Only now that all are open: a port that is refused must not cost others their packets.
+        devices.iter_mut().try_for_each(|device| device.start())?;
+        Ok(devices.into_iter().map(Port::of).collect())
     }
 
     /// Parses a port's name, which may be of the library's kinds or of the kinds in these options.
@@ -105,7 +106,9 @@ impl Options {
 
 impl PortOpener for Options {
     fn open(&self, name: &str, pool: &Arc<Pool>) -> Result<Box<dyn Device>> {
-        self.open_device(&self.parse(name)?, pool)
+        let mut device = self.open_device(&self.parse(name)?, pool)?;
+        device.start()?;
+        Ok(device)
     }
 
     fn open_isolated(&self, name: &str, pool: Arc<Pool>) -> Result<Box<dyn Device>> {
