@@ -6,6 +6,7 @@
 //!   are; [`LinkType`]: other link types; `link_header`: their headers as Ethernet headers; [`Speed`]: the replay speed
 //! - [`Writer`]: writes both, with nanosecond timestamps; [`Format`]: the encoding of records; [`Output`]: the output
 //!   file
+//! - [`Compressor`]: compresses what is written to a file
 //! - [`Copier`]: copies the records of a file into another file, with times, lengths and options
 //! - [`Rewriter`]: copies a file with its frames edited
 //! - [`CapturePort`]: a file as a port, `pcap:FILE`; `stream`: the same for a pipe
@@ -20,6 +21,7 @@
 #![warn(rustdoc::broken_intra_doc_links)]
 
 mod compression;
+mod compressor;
 mod copy;
 mod ethernet;
 mod format;
@@ -38,6 +40,7 @@ mod speed;
 mod stream;
 mod writer;
 
+pub use compressor::Compressor;
 pub use copy::{Copier, CopyCounts};
 pub use format::{Counts, Format, ParsedRecord, SNAPLEN};
 pub use frames::{FramePoll, Frames};

@@ -92,6 +92,7 @@ impl Reader {
             Err(End::Cut) => Err(source.error("it is too short for a capture file".to_string())),
             Err(End::Malformed(_, why)) => Err(source.error(why)),
             Err(End::Failed(error)) => Err(source.error(format!("cannot read it: {error}"))),
+            Err(End::NotBuilt(error)) => Err(error),
         }
     }
 
@@ -135,6 +136,7 @@ impl Reader {
                 let position = self.source.position(self.source.begin);
                 Err(self.source.error(format!("cannot read it after frame {}, at {position}: {error}", self.packets)))
             }
+            Err(End::NotBuilt(error)) => Err(error),
         }
     }
 

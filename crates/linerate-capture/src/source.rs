@@ -2,7 +2,7 @@
 
 use std::io::{BufReader, Cursor, ErrorKind, Read};
 
-use linerate_core::error::Error;
+use linerate_core::error::{Error, ErrorKind as Kind, Remedy};
 
 use super::LinkType;
 use super::compression::Compression;
@@ -51,6 +51,8 @@ pub(super) enum End {
     /// The record at this offset is malformed.
     Malformed(u64, String),
     Failed(std::io::Error),
+    /// This build cannot unpack the file.
+    NotBuilt(Error),
 }
 
 /// The file's bytes, in order.
@@ -81,8 +83,14 @@ impl Source {
         let packed = std::mem::replace(&mut self.reader, Box::new(std::io::empty()));
         let Some(unpacked) = compression.unpacked(Cursor::new(*magic).chain(packed)).map_err(End::Failed)? else {
             let (program, name) = (compression.program(), &self.name);
-            let why = format!("it is compressed with {program}; unpack it first: {program} -dc <'{name}' >NEW.pcap");
-            return Err(End::Malformed(0, why));
+            let why = format!(
+                "it is compressed with {program}, and this build of linerate lacks the cargo feature 'compression'; \
+                 unpack it first: {program} -dc <'{name}' >NEW.pcap"
+            );
+            return Err(End::NotBuilt(
+                Error::new(Kind::NotBuilt, name.as_str(), why)
+                    .with_remedy(Remedy::Build { feature: "compression".into() }),
+            ));
         };
         self.reader = Box::new(BufReader::new(unpacked));
         (self.compression, self.offset) = (Some(compression), 0);

@@ -24,9 +24,20 @@ pub fn with_hint(error: &Error) -> String {
         Some(Remedy::ServeCard { path }) => format!("try: linerate sim --socket {path}"),
         Some(Remedy::Admit) => "try: linerate serve --mode 0666, or --group GROUP".to_string(),
         Some(Remedy::JoinUsers) => "try: linerate serve --join-users".to_string(),
+        Some(Remedy::Build { feature }) => with_feature(feature),
         _ => return error.with_command_hint(),
     };
     format!("{error}\n  {remedy}")
+}
+
+/// Returns that this build lacks a cargo feature of the command, and how to add it.
+pub fn missing(feature: &str) -> String {
+    format!("this build of linerate lacks the cargo feature '{feature}'; {}", with_feature(feature))
+}
+
+/// Returns how to build the command with a cargo feature.
+fn with_feature(feature: &str) -> String {
+    format!("build with it: cargo build --release --features {feature}")
 }
 
 /// Prints an error with its remedy, and returns its exit code: 2 for wrong names, options and values, 1 for failures.
@@ -62,6 +73,7 @@ mod tests {
             (Remedy::ServeCard { path: "/s".to_string() }, "try: linerate sim --socket /s"),
             (Remedy::Admit, "try: linerate serve --mode 0666, or --group GROUP"),
             (Remedy::JoinUsers, "try: linerate serve --join-users"),
+            (Remedy::Build { feature: "f".into() }, "build with it: cargo build --release --features f"),
             ("sudo modprobe vfio-pci".into(), "try: sudo modprobe vfio-pci"),
             (Remedy::Step("close it first".into()), "close it first"),
         ] {

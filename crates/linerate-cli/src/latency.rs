@@ -23,6 +23,7 @@ use linerate::traffic::{Latency, Rate, Report, Template};
 use serde_json::{Value, json};
 
 use crate::chart::{Line, of_percentiles};
+use crate::error::missing;
 use crate::fwd::{self, Rules};
 use crate::grammar::usage;
 use crate::host::HostOptions;
@@ -175,6 +176,9 @@ const SECONDS: Duration = Duration::from_secs(2);
 /// Runs all loads.
 pub fn run(names: [&str; 2], load: &Load, options: &RunOptions) -> Result<ExitCode, Error> {
     let options = RunOptions { seconds: Some(options.seconds.unwrap_or(SECONDS)), ..options.clone() };
+    if load.plot.is_some() && cfg!(not(feature = "charts")) {
+        usage(&format!("--plot draws a chart: {}", missing("charts")));
+    }
     let (mut all, mut good) = (Vec::new(), true);
     // Create the files before anything is measured.
     let paths: Vec<PathBuf> = load.histogram.iter().flat_map(|path| paths(path, load.rate.len())).collect();

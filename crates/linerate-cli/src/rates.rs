@@ -9,17 +9,20 @@ use crate::profile::Parts;
 #[derive(Clone)]
 pub struct Rates {
     pub name: String,
+    #[cfg_attr(not(feature = "live"), expect(dead_code, reason = "only the full-screen view shows it"))]
     pub is_up: bool,
     pub rx: Rate,
     pub tx: Rate,
     pub dropped: u64,
     /// Dropped packets by cause, without causes that did not occur.
     pub drops: Vec<(&'static str, u64)>,
+    #[cfg_attr(not(feature = "live"), expect(dead_code, reason = "only the full-screen view shows it"))]
     pub queues: Queues,
 }
 
 /// The rates of a port's queues.
 #[derive(Clone, Default)]
+#[cfg_attr(not(feature = "live"), expect(dead_code, reason = "only the full-screen view shows it"))]
 pub struct Queues {
     /// Millions of slots per second, by receive queue and by transmit queue.
     pub rx_mslots: Vec<f64>,

@@ -5,9 +5,10 @@ use std::io::{self, IsTerminal, Write, stderr, stdin, stdout};
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+#[cfg(feature = "live")]
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::cursor::Show;
-use ratatui::crossterm::execute;
+#[cfg(feature = "live")]
+use ratatui::crossterm::{cursor::Show, execute};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// The notes since the full screen was entered; `None` without full screen.
@@ -51,6 +52,7 @@ pub fn unwritable(why: &dyn Display) -> ExitCode {
 }
 
 /// Returns the last notes, for the full screen, of at most `lines` lines together.
+#[cfg(feature = "live")]
 pub fn last_notes(lines: usize) -> Vec<String> {
     let held = held();
     let notes = held.iter().flat_map(|held| held.notes.iter().rev()).flat_map(|note| note.lines().rev());
@@ -71,6 +73,7 @@ pub fn is_ours() -> bool {
 ///
 /// # Errors
 /// The terminal cannot be written.
+#[cfg(feature = "live")]
 pub fn enter() -> io::Result<DefaultTerminal> {
     held().get_or_insert_default();
     ratatui::try_init().inspect_err(|_| leave())
@@ -79,8 +82,11 @@ pub fn enter() -> io::Result<DefaultTerminal> {
 /// Leaves the full screen, and prints the notes that were held back.
 pub fn leave() {
     let Some(Held { notes, others }) = held().take() else { return };
-    let _ = ratatui::try_restore();
-    let _ = execute!(stdout(), Show);
+    #[cfg(feature = "live")]
+    {
+        let _ = ratatui::try_restore();
+        let _ = execute!(stdout(), Show);
+    }
     if stderr().is_terminal() {
         notes.iter().for_each(|text| note(text));
         if others > 0 {

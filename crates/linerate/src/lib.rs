@@ -34,8 +34,8 @@
 //! - [`capture`]: capture files; [`filter`]: matches packets by their contents; [`traffic`]: test frames that the
 //!   receiver can identify
 //!
-//! Each kind of port has a cargo feature: `capture`, `kernel`, `memif`, `model`, `netmap`, `vfio-user`, `vhost`. Reading
-//! compressed captures is `compression`. All are enabled by default.
+//! Each kind of port has a cargo feature: `capture`, `kernel`, `memif`, `model`, `netmap`, `vfio-user`, `vhost`. All are
+//! enabled by default. `compression`, for compressed captures, is not: it needs a C compiler.
 //!
 //! # Read it
 //!

@@ -8,16 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use linerate::Error;
-use linerate::capture::{Counts, Extent, Format, Output, Reader};
-use zstd::stream::read::Decoder;
-use zstd::stream::write::Encoder;
+use linerate::capture::{Compressor, Counts, Extent, Format, Output, Reader};
 
 use super::commands::FileCommands;
 use crate::show::is_closed;
 use crate::signals::interrupts;
-
-/// The compression level of zstd: the fastest that is not negative.
-const LEVEL: i32 = 1;
 
 /// How long a compressor may hold back data from readers of its file. Flushing more often makes the file larger.
 const FLUSH_AFTER: Duration = Duration::from_secs(1);
@@ -112,7 +107,7 @@ struct Current {
 
 enum Target {
     Plain(Output),
-    Compressed(Box<Encoder<'static, Output>>),
+    Compressed(Compressor),
 }
 
 impl Files {
@@ -191,6 +186,7 @@ impl Files {
         } else {
             self.path.clone()
         };
+        let is_compressed = Compressor::is_for(&path)?;
         let output = match is_standard_output(&path) {
             true if is_closed() => {
                 let (file, why) = ("standard output".to_string(), "cannot write to it: it is closed".to_string());
@@ -199,13 +195,9 @@ impl Files {
             true => Output::standard(|| interrupts().should_end())?,
             false => Output::create(&path)?,
         };
-        let is_compressed = path.extension().is_some_and(|ending| ending == "zst");
         let target = match is_compressed {
             false => Target::Plain(output),
-            true => match Encoder::new(output, LEVEL) {
-                Ok(encoder) => Target::Compressed(Box::new(encoder)),
-                Err(source) => return Err(Error::system("starting zstd", source)),
-            },
+            true => Target::Compressed(Compressor::start(output)?),
         };
         self.begun += 1;
         self.current = Some(Current { target, bytes: 0, frames: 0, first: None, unflushed: None });
@@ -274,11 +266,11 @@ impl Files {
     /// [`ErrorKind::File`].
     pub fn flush(&mut self) -> Result<(), Error> {
         self.commands.advance();
-        if let Some(Current { target: Target::Compressed(encoder), unflushed, .. }) = &mut self.current
+        if let Some(Current { target: Target::Compressed(compressor), unflushed, .. }) = &mut self.current
             && unflushed.is_some_and(|since| since.elapsed() >= FLUSH_AFTER)
         {
             *unflushed = None;
-            let flushed = encoder.flush();
+            let flushed = compressor.flush();
             flushed.map_err(|error| self.failure(&error))?;
         }
         Ok(())
@@ -290,9 +282,9 @@ impl Files {
         let current = self.current.as_mut().expect("a file is always open");
         let output = match &current.target {
             Target::Plain(output) => return output.error(error, current.frames),
-            Target::Compressed(encoder) => encoder.get_ref(),
+            Target::Compressed(compressor) => compressor.output(),
         };
-        let (whole, more) = self.paths.back().map_or((0, ""), |(path, _)| compressed_frames(path));
+        let (whole, more) = self.paths.back().map_or((0, ""), |(path, _)| frames_in(path));
         self.frames = self.frames - current.frames + whole;
         current.frames = whole;
         output.error(error, format!("{more}{whole}"))
@@ -308,13 +300,13 @@ impl Files {
             self.format.end(&mut bytes, interface, counts);
         }
         self.put(&bytes, 0)?;
-        if let Some(Current { target: Target::Compressed(encoder), .. }) = &mut self.current {
-            let ended = encoder.do_finish();
+        if let Some(Current { target: Target::Compressed(compressor), .. }) = &mut self.current {
+            let ended = compressor.finish();
             ended.map_err(|error| self.failure(&error))?;
         }
         let extent = self.current.take().and_then(|current| match &current.target {
             Target::Plain(output) => output.extent(),
-            Target::Compressed(encoder) => encoder.get_ref().extent(),
+            Target::Compressed(compressor) => compressor.output().extent(),
         });
         if let Some((path, written)) = self.paths.back_mut() {
             *written = extent;
@@ -337,9 +329,9 @@ impl Files {
                     return Err(self.failure(&error));
                 }
             }
-            Target::Compressed(encoder) => {
+            Target::Compressed(compressor) => {
                 current.unflushed.get_or_insert_with(Instant::now);
-                let written = encoder.write_all(bytes);
+                let written = compressor.write_all(bytes);
                 written.map_err(|error| self.failure(&error))?;
             }
         }
@@ -353,11 +345,11 @@ impl Files {
 }
 
 /// Counts the complete frames of a compressed file. Stops after 5 s; then the word is "more than".
-fn compressed_frames(path: &Path) -> (u64, &'static str) {
+fn frames_in(path: &Path) -> (u64, &'static str) {
     const LONGEST: Duration = Duration::from_secs(5);
     let (mut whole, mut frame, begin) = (0, Vec::new(), Instant::now());
-    let Ok(decoder) = fs::File::open(path).and_then(Decoder::new) else { return (0, "") };
-    let Ok(mut reader) = Reader::new(decoder, "the file") else { return (0, "") };
+    let Ok(file) = fs::File::open(path) else { return (0, "") };
+    let Ok(mut reader) = Reader::new(file, "the file") else { return (0, "") };
     while let Ok(Some(_)) = reader.next(&mut frame) {
         whole += 1;
         if begin.elapsed() > LONGEST {

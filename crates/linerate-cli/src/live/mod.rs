@@ -1,11 +1,16 @@
 //! Live control of a run, by keys and by programs.
 //!
 //! - `speed`: the variable rate of senders; `control`: the socket for programs
-//! - `screen`: the terminal and its keys; `view`: the drawing of the full screen
+//! - `screen`: the terminal and its keys; `view`: the drawing of the full screen; `lines`: instead of both in builds
+//!   without the feature `live`
 
 mod control;
+#[cfg(not(feature = "live"))]
+mod lines;
+#[cfg(feature = "live")]
 mod screen;
 mod speed;
+#[cfg(feature = "live")]
 mod view;
 
 use std::cell::{Cell, RefCell};
@@ -17,12 +22,14 @@ use std::sync::mpsc::Sender;
 pub use control::Control;
 use linerate::port::Port;
 use linerate::traffic::Rate;
+#[cfg(not(feature = "live"))]
+pub use lines::Screen;
+#[cfg(feature = "live")]
 pub use screen::Screen;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use serde_json::{Value, json};
 pub use speed::{Follower, Speed};
-pub use view::State;
 
 use crate::line_rate::{beyond_line, on_line};
 use crate::run::Mode;
@@ -72,6 +79,7 @@ pub enum NewRate {
     Full,
     Exactly(Rate),
     /// The present rate times this factor.
+    #[cfg_attr(not(feature = "live"), expect(dead_code, reason = "only keys request it"))]
     Times(f64),
 }
 
@@ -85,6 +93,18 @@ fn read_rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<NewRate>, D::E
         "full" => Ok(Some(NewRate::Full)),
         text => text.parse().map(|rate| Some(NewRate::Exactly(rate))).map_err(D::Error::custom),
     }
+}
+
+/// The state of a run at a moment, for the full-screen view.
+#[cfg_attr(not(feature = "live"), expect(dead_code, reason = "only the full-screen view shows it"))]
+pub struct State {
+    /// Seconds since the beginning.
+    pub seconds: f64,
+    /// The run's duration, if it is limited.
+    pub of: Option<f64>,
+    pub is_paused: bool,
+    /// The requested packets per second, of senders that have a rate.
+    pub asked: Option<f64>,
 }
 
 /// The most changes that a summary lists.

@@ -12,8 +12,8 @@ use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifi
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::view::{Panel, State, View};
-use super::{NewRate, Request};
+use super::view::{Panel, View};
+use super::{NewRate, Request, State};
 use crate::rates::Tick;
 use crate::signals::interrupts;
 use crate::terminal;

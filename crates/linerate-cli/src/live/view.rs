@@ -9,6 +9,7 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Paragraph, RenderDirection, Sparkline};
 
+use super::State;
 use crate::rates::{Rates, Tick, causes_in_words, per_second, scaled, shortened};
 use crate::terminal::last_notes;
 
@@ -23,17 +24,6 @@ pub enum Panel {
     Graphs,
     Queues,
     Keys,
-}
-
-/// The run's state at a moment.
-pub struct State {
-    /// Seconds since the beginning.
-    pub seconds: f64,
-    /// The run's duration, if it is limited.
-    pub of: Option<f64>,
-    pub is_paused: bool,
-    /// The requested packets per second, of senders that have a rate.
-    pub asked: Option<f64>,
 }
 
 /// The full-screen view of a run.

@@ -29,10 +29,9 @@ impl Error {
     }
 
     /// Returns the error for a port that needs a disabled cargo feature.
-    pub fn not_built(port: impl Into<String>, feature: &str) -> Error {
+    pub fn not_built(port: impl Into<String>, feature: &'static str) -> Error {
         let why = format!("it needs the cargo feature '{feature}', which this build of linerate lacks");
-        Error::new(ErrorKind::NotBuilt, port, why)
-            .with_remedy(Remedy::Step(format!("build with it: cargo add linerate --features {feature}").into()))
+        Error::new(ErrorKind::NotBuilt, port, why).with_remedy(Remedy::Build { feature: feature.into() })
     }
 
     /// Returns the error for a port that is already open.

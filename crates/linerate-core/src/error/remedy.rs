@@ -59,6 +59,11 @@ pub enum Remedy {
     Admit,
     /// Let programs of different users connect to each other at the server.
     JoinUsers,
+    /// Build the library with a cargo feature.
+    Build {
+        /// The feature.
+        feature: Cow<'static, str>,
+    },
 }
 
 /// Converts a command, or a step that may help.
@@ -90,6 +95,7 @@ impl Remedy {
             Remedy::ServeCard { path } => format!("linerate sim, with {path} as its socket"),
             Remedy::Admit => "linerate serve, with another mode or group of its socket".to_string(),
             Remedy::JoinUsers => "linerate serve, and let programs of different users meet".to_string(),
+            Remedy::Build { feature } => format!("a build of linerate with the cargo feature '{feature}'"),
         };
         format!("try: {step}")
     }
@@ -120,6 +126,7 @@ impl fmt::Display for Remedy {
             Remedy::ServeCard { path } => write!(f, "start a server at {path}: vfio_user::Server"),
             Remedy::Admit => f.write_str("give its socket another mode or group: Server::listen"),
             Remedy::JoinUsers => f.write_str("let programs of different users meet: Server::join_users"),
+            Remedy::Build { feature } => write!(f, "build with it: cargo add linerate --features {feature}"),
         }
     }
 }
