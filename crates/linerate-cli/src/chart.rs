@@ -1,17 +1,15 @@
-//! The charts of reports, as SVG: line charts, stacked bars, and the card that summarizes a report.
+//! The charts of reports: line charts, stacked bars, and the card that summarizes a report. `draw` draws them as SVG; in
+//! builds without the feature `charts`, there are no pictures.
+#![cfg_attr(not(feature = "charts"), allow(dead_code))]
+
+#[cfg(feature = "charts")]
+mod draw;
 
 use hdrhistogram::Histogram;
-use plotters::coord::Shift;
-use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+#[cfg(feature = "charts")]
+pub use self::draw::card;
 use crate::quantiles::quantile;
-
-/// The width of a chart.
-const WIDTH: u32 = 760;
-/// The height of a legend's line.
-const ROW: u32 = 22;
-const FONT: (&str, u32) = ("sans-serif", 15);
 
 /// A chart.
 pub enum Chart {
@@ -106,23 +104,6 @@ pub fn of_percentiles(lines: Vec<Line>) -> Chart {
     })
 }
 
-/// Returns a line's colour: blues and greens for ours, warm colours for references.
-fn colour(index: usize, is_reference: bool) -> RGBColor {
-    const OURS: [RGBColor; 4] =
-        [RGBColor(31, 111, 235), RGBColor(12, 155, 130), RGBColor(110, 64, 201), RGBColor(80, 90, 105)];
-    const REFERENCES: [RGBColor; 2] = [RGBColor(217, 119, 6), RGBColor(190, 60, 60)];
-    if is_reference { REFERENCES[index % REFERENCES.len()] } else { OURS[index % OURS.len()] }
-}
-
-/// Returns the colour of a part of a bar: pale for references.
-fn shade(part: usize, is_reference: bool) -> RGBColor {
-    const PARTS: [RGBColor; 4] =
-        [RGBColor(31, 111, 235), RGBColor(96, 185, 250), RGBColor(12, 155, 130), RGBColor(147, 97, 230)];
-    let RGBColor(red, green, blue) = PARTS[part % PARTS.len()];
-    let pale = |value: u8| (u32::from(value) * 4 / 10 + 255 * 6 / 10) as u8;
-    if is_reference { RGBColor(pale(red), pale(green), pale(blue)) } else { RGBColor(red, green, blue) }
-}
-
 impl Scale {
     /// Returns the position of a value on the axis.
     fn place(self, value: f64) -> f64 {
@@ -189,163 +170,25 @@ fn nice(step: f64) -> f64 {
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * decade).find(|nice| *nice >= step).unwrap_or(step)
 }
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-/// Drawing into a string fails only if plotters rejects the chart.
-type Drawn = Result<(), Box<dyn std::error::Error>>;
+/// A line of text below the bars of a card.
+pub struct Below {
+    pub text: String,
+    /// The figures are wrong or doubtful.
+    pub is_warning: bool,
+}
 
+#[cfg(not(feature = "charts"))]
 impl Chart {
-    /// Returns the chart as SVG; `None` if it has no data.
+    /// Returns no picture.
     pub fn svg(&self) -> Option<String> {
-        let mut svg = String::new();
-        let height = match self {
-            Chart::Lines(Lines { lines, .. }) => 400 + ROW * (lines.len() as u32).div_ceil(2),
-            Chart::Bars(bars) => bars.legend() as u32 + 40 * bars.bars.len() as u32 + 44,
-        };
-        {
-            let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
-            area.fill(&WHITE).ok()?;
-            match self {
-                Chart::Lines(lines) => lines.draw(&area).ok()?,
-                Chart::Bars(bars) if bars.most()? > 0.0 => bars.draw(&area).ok()?,
-                Chart::Bars(_) => return None,
-            }
-            area.present().ok()?;
-        }
-        Some(svg)
+        None
     }
 }
 
-impl Lines {
-    fn draw(&self, area: &Area) -> Drawn {
-        let placed: Vec<Vec<(f64, f64)>> = self
-            .lines
-            .iter()
-            .map(|line| line.points.iter().map(|(x, y)| (self.x.scale.place(*x), self.y.scale.place(*y))).collect())
-            .collect();
-        let all = || placed.iter().flatten().copied();
-        let ends = |values: &mut dyn Iterator<Item = f64>, scale: Scale| -> Option<(f64, f64)> {
-            let (least, most) = values.fold(None, |ends: Option<(f64, f64)>, value| {
-                Some(ends.map_or((value, value), |(least, most)| (least.min(value), most.max(value))))
-            })?;
-            Some(scale.ends(least, most))
-        };
-        let x = ends(&mut all().map(|point| point.0), self.x.scale).ok_or("no points")?;
-        let y = ends(&mut all().map(|point| point.1), self.y.scale).ok_or("no points")?;
-        let (upper, legend) = area.split_vertically(400);
-        let grey = RGBColor(120, 120, 120);
-        let mut chart = ChartBuilder::on(&upper)
-            .margin(14)
-            .margin_top(34)
-            .margin_right(36)
-            .x_label_area_size(46)
-            .y_label_area_size(60)
-            .build_cartesian_2d(x.0..x.1, y.0..y.1)?;
-        // Draw the labels of both axes here, as those of plotters are not at powers.
-        let text =
-            |horizontal, vertical| FONT.into_font().color(&RGBColor(60, 60, 60)).pos(Pos::new(horizontal, vertical));
-        for (mark, label) in self.x.scale.labels(x) {
-            chart.draw_series(LineSeries::new([(mark, y.0), (mark, y.1)], grey.mix(0.15)))?;
-            let (left, bottom) = chart.backend_coord(&(mark, y.0));
-            upper.draw_text(&label, &text(HPos::Center, VPos::Top), (left, bottom + 6))?;
-        }
-        for (mark, label) in self.y.scale.labels(y) {
-            chart.draw_series(LineSeries::new([(x.0, mark), (x.1, mark)], grey.mix(0.15)))?;
-            let (left, bottom) = chart.backend_coord(&(x.0, mark));
-            upper.draw_text(&label, &text(HPos::Right, VPos::Center), (left - 8, bottom))?;
-        }
-        chart.configure_mesh().disable_mesh().x_labels(0).y_labels(0).draw()?;
-        let (top, right) = (chart.backend_coord(&(x.0, y.1)), chart.backend_coord(&(x.1, y.0)));
-        let middle = (top.0 + right.0) / 2;
-        upper.draw_text(self.x.title, &text(HPos::Center, VPos::Bottom), (middle, 396))?;
-        upper.draw_text(self.y.title, &text(HPos::Left, VPos::Bottom), (10, top.1 - 8))?;
-        let (mut ours, mut references) = (0, 0);
-        for (number, (line, points)) in self.lines.iter().zip(&placed).enumerate() {
-            let of_kind = if line.is_reference { &mut references } else { &mut ours };
-            let colour = colour(*of_kind, line.is_reference);
-            *of_kind += 1;
-            let stroke = colour.stroke_width(2);
-            match line.is_reference {
-                true => drop(chart.draw_series(DashedLineSeries::new(points.iter().copied(), 7, 4, stroke))?),
-                false => drop(chart.draw_series(LineSeries::new(points.iter().copied(), stroke))?),
-            }
-            chart.draw_series(points.iter().map(|point| Circle::new(*point, 3, colour.filled())))?;
-            // Two names per row.
-            let (left, top) = (64 + 340 * (number % 2) as i32, (ROW as usize * (number / 2)) as i32 + 8);
-            legend.draw(&PathElement::new([(left, top), (left + 22, top)], colour.stroke_width(3)))?;
-            legend.draw_text(&line.name, &text(HPos::Left, VPos::Center), (left + 30, top))?;
-        }
-        Ok(())
-    }
-}
-
-impl Bars {
-    /// Returns the length of the longest bar.
-    fn most(&self) -> Option<f64> {
-        self.bars.iter().map(|bar| bar.parts.iter().sum()).reduce(f64::max)
-    }
-
-    /// Returns the height of the legend.
-    fn legend(&self) -> i32 {
-        if self.parts.iter().all(|part| part.is_empty()) { 4 } else { 40 }
-    }
-
-    fn draw(&self, area: &Area) -> Drawn {
-        let (width, _) = area.dim_in_pixel();
-        self.draw_at(area, (14, self.legend()), width as i32 - 28, 40, 15)
-    }
-
-    /// Draws the legend above `top`, and the bars below it, each `row` pixels high.
-    fn draw_at(&self, area: &Area, (left, top): (i32, i32), width: i32, row: i32, font: u32) -> Drawn {
-        let text = |horizontal| {
-            ("sans-serif", font).into_font().color(&RGBColor(40, 40, 40)).pos(Pos::new(horizontal, VPos::Center))
-        };
-        let names = width * 2 / 5;
-        let room = width - names - 5 * font as i32;
-        let most = self.most().unwrap_or(1.0).max(1e-9);
-        let mut at = left + names;
-        for (part, name) in self.parts.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
-            let side = font as i32 - 2;
-            area.draw(&Rectangle::new([(at, top - 26), (at + side, top - 26 + side)], shade(part, false).filled()))?;
-            area.draw_text(name, &text(HPos::Left), (at + side + 6, top - 26 + side / 2))?;
-            at += side + 6 + (name.chars().count() as i32 + 2) * font as i32 * 6 / 10;
-        }
-        for (number, bar) in self.bars.iter().enumerate() {
-            let middle = top + row * number as i32 + row / 2;
-            area.draw_text(&bar.name, &text(HPos::Right), (left + names - 10, middle))?;
-            let mut from = f64::from(left + names);
-            for (part, value) in bar.parts.iter().enumerate() {
-                let to = from + value / most * f64::from(room);
-                let corners = [(from as i32, middle - row * 3 / 10), (to as i32, middle + row * 3 / 10)];
-                area.draw(&Rectangle::new(corners, shade(part, bar.is_reference).filled()))?;
-                from = to;
-            }
-            let sum: f64 = bar.parts.iter().sum();
-            let decimals = if sum < 99.95 { decimals(sum.max(0.001)) + 1 } else { 0 };
-            area.draw_text(&format!("{sum:.decimals$}"), &text(HPos::Left), (from as i32 + 8, middle))?;
-        }
-        let below = top + row * self.bars.len() as i32 + row / 2;
-        area.draw_text(self.unit, &text(HPos::Left), (left + names, below))?;
-        Ok(())
-    }
-}
-
-/// Returns the card of a report, 1200 by 630 pixels: a title, bars, and lines of text below them.
-pub fn card(title: &str, bars: &Bars, below: &[String]) -> Option<String> {
-    let mut svg = String::new();
-    let mut draw = || -> Drawn {
-        let area = SVGBackend::with_string(&mut svg, (1200, 630)).into_drawing_area();
-        area.fill(&WHITE)?;
-        area.draw(&Rectangle::new([(0, 0), (1200, 12)], colour(0, false).filled()))?;
-        area.draw_text("linerate", &("sans-serif", 60).into_font().color(&colour(0, false)), (60, 50))?;
-        area.draw_text(title, &("sans-serif", 30).into_font().color(&RGBColor(40, 40, 40)), (60, 126))?;
-        bars.draw_at(&area, (60, 210), 1080, 60, 24)?;
-        for (number, line) in below.iter().enumerate() {
-            let at = 630 - 34 * (below.len() - number) as i32;
-            area.draw_text(line, &("sans-serif", 22).into_font().color(&RGBColor(90, 90, 90)), (60, at - 10))?;
-        }
-        Ok(area.present()?)
-    };
-    draw().is_ok().then_some(svg)
+/// Returns no card.
+#[cfg(not(feature = "charts"))]
+pub fn card(_title: &str, _bars: &Bars, _below: &[Below]) -> Option<String> {
+    None
 }
 
 #[cfg(test)]
@@ -373,6 +216,7 @@ mod tests {
         assert!(!numbers(Scale::Linear, 0.0, 0.0).is_empty());
     }
 
+    #[cfg(feature = "charts")]
     #[test]
     fn pictures_have_their_names_and_none_without_figures() {
         let line = |points: Vec<(f64, f64)>| Lines {
@@ -397,6 +241,7 @@ mod tests {
             assert!(svg.contains(label), "{label}: {svg}");
         }
         assert!(Chart::Bars(bars(Vec::new())).svg().is_none());
-        assert!(card("a title", &bars(vec![1.0]), &["a machine".to_string()]).unwrap().contains("a machine"));
+        let below = Below { text: "a machine".to_string(), is_warning: false };
+        assert!(card("a title", &bars(vec![1.0]), &[below]).unwrap().contains("a machine"));
     }
 }

@@ -63,6 +63,20 @@ fn there_are(cores: &[u16]) -> String {
     format!("{} {}", if cores.len() == 1 { "is" } else { "are" }, shown.join(", "))
 }
 
+/// Returns a warning if other programs kept at least half of the processors busy in the last minute.
+pub fn busy_before() -> Option<String> {
+    let load = std::fs::read_to_string("/proc/loadavg").ok()?;
+    busy_with(&load, std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// Returns the warning for the contents of `/proc/loadavg`.
+fn busy_with(load: &str, processors: usize) -> Option<String> {
+    let load: f64 = load.split_whitespace().next()?.parse().ok()?;
+    (load >= processors as f64 / 2.0).then(|| {
+        format!("other programs used processors: the load was {load} in the minute before, with {processors} of them")
+    })
+}
+
 /// A thread's times.
 struct Thread {
     name: String,
@@ -296,6 +310,14 @@ mod tests {
             assert_eq!(used.warning().is_some(), taken_away == json!(true), "{waited} of {seconds} s");
         }
         assert!(snapshot(2, thread(0, 0), 50, 1400).since(&before(), |_| false).model.is_none());
+    }
+
+    #[test]
+    fn the_load_of_other_programs_is_reported() {
+        assert_eq!(busy_with("0.99 3.00 5.00 1/200 77", 2), None);
+        let said = busy_with("1.00 0.00 0.00 1/200 77", 2).unwrap();
+        assert!(said.ends_with("the load was 1 in the minute before, with 2 of them"), "{said}");
+        assert_eq!(busy_with("", 2), None);
     }
 
     #[test]

@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use crate::chart::{self, Bars, Chart};
+use crate::chart::{self, Bars, Below, Chart};
+use crate::error::missing;
 use crate::profile::cycles_in;
 use crate::show::print;
 use crate::terminal::note;
@@ -26,6 +27,8 @@ pub struct Section {
     /// Disturbances of the measurement.
     pub warnings: Vec<String>,
     pub chart: Option<Chart>,
+    /// The bars of the picture that summarizes the report.
+    pub card: Option<Bars>,
     /// Why nothing was measured. The page lists such sections at the end.
     pub missing: Option<String>,
 }
@@ -137,10 +140,14 @@ impl Section {
             html += "</tr>\n";
         }
         html += "</table></div>\n";
-        let warnings = self.warnings.iter();
-        warnings.for_each(|warning| html += &format!("<p class=\"warning\">Note: {}.</p>\n", escaped(warning)));
+        self.warnings.iter().for_each(|warning| html += &paragraph_of(warning));
         html + "</section>\n"
     }
+}
+
+/// Returns the paragraph of a disturbance.
+fn paragraph_of(warning: &str) -> String {
+    format!("<p class=\"warning\">Note: {}.</p>\n", escaped(warning))
 }
 
 fn escaped(text: &str) -> String {
@@ -157,6 +164,8 @@ pub struct Report {
     date: String,
     ports: [String; 2],
     sections: Vec<Section>,
+    /// Disturbances of all sections.
+    warnings: Vec<String>,
     /// The part that Ctrl-C interrupted.
     interrupted: Option<String>,
     /// The picture that summarizes the report.
@@ -171,9 +180,12 @@ impl Report {
     pub fn new(command: &'static str, ports: &[String; 2], about: String, folder: &Path) -> Result<Report, ExitCode> {
         let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         let (folder, machine, ports) = (folder.to_path_buf(), machine(), ports.clone());
-        let (sections, interrupted, card) = (Vec::new(), None, None);
-        let report = Report { command, folder, about, machine, date, ports, sections, interrupted, card };
+        let (sections, warnings, interrupted, card) = (Vec::new(), Vec::new(), None, None);
+        let report = Report { command, folder, about, machine, date, ports, sections, warnings, interrupted, card };
         report.prepare().map_err(|error| report.unwritable(&error))?;
+        if cfg!(not(feature = "charts")) {
+            note(&format!("note: the report has no pictures: {}", missing("charts")));
+        }
         Ok(report)
     }
 
@@ -196,15 +208,29 @@ impl Report {
         ExitCode::FAILURE
     }
 
-    /// Creates a picture that summarizes the report and can be shared: bars below a title.
-    pub fn sum_up(&mut self, title: &str, bars: &Bars, about: &str) {
-        let below =
-            [about.to_string(), self.machine.clone(), format!("linerate {}, {}", env!("CARGO_PKG_VERSION"), self.date)];
+    /// Creates a picture that summarizes the report and can be shared: bars below a title, and above the state of the
+    /// machine: `busy` lists what disturbed the measurement.
+    pub fn sum_up(&mut self, title: &str, bars: &Bars, about: &str, busy: &[String]) {
+        let plain = |text: String| Below { text, is_warning: false };
+        let mut below = vec![
+            plain(about.to_string()),
+            plain(self.machine.clone()),
+            plain(format!("linerate {}, {}", env!("CARGO_PKG_VERSION"), self.date)),
+        ];
+        below.push(match busy {
+            [] => plain("The machine was quiet: no thread waited for a processor.".to_string()),
+            busy => Below { text: format!("Busy machine: {}.", busy.join("; ")), is_warning: true },
+        });
         self.card = chart::card(title, bars, &below);
     }
 
     pub fn add(&mut self, section: Section) {
         self.sections.push(section);
+    }
+
+    /// Adds a disturbance of all sections.
+    pub fn warn(&mut self, warning: String) {
+        self.warnings.push(warning);
     }
 
     /// Marks the report as interrupted in this part.
@@ -220,7 +246,7 @@ impl Report {
     fn json(&self) -> Value {
         json!({"summary": {
             "command": self.command, "machine": self.machine, "date": self.date, "ports": self.ports,
-            "interrupted": self.interrupted,
+            "interrupted": self.interrupted, "warnings": self.warnings,
             "experiments": self.sections.iter().map(Section::json).collect::<Vec<_>>(),
         }})
     }
@@ -261,6 +287,7 @@ impl Report {
         let interrupted = self.interrupted.as_ref().map_or(String::new(), |part| {
             format!("<p class=\"warning\">Interrupted in {part}: that and what follows are missing.</p>\n")
         });
+        let warnings: String = self.warnings.iter().map(|warning| paragraph_of(warning)).collect();
         let (missing, shown): (Vec<_>, Vec<_>) = self.sections.iter().partition(|section| section.missing.is_some());
         let contents: String = shown
             .iter()
@@ -278,11 +305,11 @@ impl Report {
             "" => String::new(),
             _ => format!("<section id=\"missing\">\n<h2>Not measured here</h2>\n<ul>{reasons}</ul>\n</section>\n"),
         };
-        let card = self.card.as_ref().map_or(String::new(), |card| format!("<figure class=\"card\">{card}</figure>\n"));
+        let card = self.card.as_ref().map_or(String::new(), |card| format!("<figure>{card}</figure>\n"));
         format!(
             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>linerate {command}</title>\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<style>{STYLE}</style></head>\n\
-             <body><h1>linerate {command}</h1>\n<p>{}, {}; {} and {}; {}</p>\n{interrupted}{card}\
+             <body><h1>linerate {command}</h1>\n<p>{}, {}; {} and {}; {}</p>\n{interrupted}{warnings}{card}\
              <nav><ul>{contents}</ul></nav>\n{sections}{reasons}</body></html>\n",
             escaped(&self.machine),
             escaped(&self.date),
@@ -297,7 +324,7 @@ impl Report {
 const STYLE: &str = "\
     body { font: 16px/1.5 system-ui, sans-serif; max-width: 860px; margin: 2em auto; padding: 0 1em; color: #222 }\n\
     h1, h2 { line-height: 1.2 } section { margin: 3em 0; border-top: 1px solid #ddd }\n\
-    figure { margin: 1em 0; overflow-x: auto } svg { width: 100%; min-width: 600px; height: auto } .card svg { min-width: 0 }\n\
+    figure { margin: 1em 0 } svg { width: 100%; height: auto }\n\
     .table { overflow-x: auto } table { border-collapse: collapse } td { white-space: nowrap }\n\
     th, td { padding: 3px 12px; text-align: right; border-bottom: 1px solid #ddd }\n\
     th { vertical-align: bottom; color: #555; font-weight: 600 }\n\

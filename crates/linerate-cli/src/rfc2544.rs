@@ -324,7 +324,7 @@ impl Tester<'_> {
                         Line::reference("offered", of(|row| Some(row.offered))),
                     ],
                 })),
-                missing: None,
+                ..Section::default()
             });
         }
         if self.wants(Test::Latency) {

@@ -3,6 +3,8 @@
 
 mod kit;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use kit::{Namespace, OutputTimeout, Process, alone, expect, inside, linerate, summary, text, with_mounts};
 use serde_json::Value;
 
@@ -119,7 +121,7 @@ fn a_report_has_tables_pictures_and_published_figures() {
         positive(&row["Mpps"]);
         positive(&row["one processor, cycles/packet"]);
         positive(&row["cycles/packet"]);
-        positive(&row["ixy, cycles/packet"]);
+        positive(&row["ixy, cycles/packet (published)"]);
     }
     assert_eq!(experiments[1]["rows"], Value::Array(Vec::new()), "an experiment without a result has no figures");
     assert!(experiments[1]["missing"].as_str().is_some_and(|why| why.contains("models have no IOMMU")));
@@ -136,12 +138,50 @@ fn a_report_has_tables_pictures_and_published_figures() {
         assert!(page.contains(part), "{part}");
     }
     assert!(!out.join("iommu.csv").exists(), "no file without figures");
-    // The card has the published bars and ours, the machine, and the date.
+    // The driver is compared with a bare loop of the same run.
+    let parts = experiments[2]["rows"].as_array().unwrap();
+    let sum = |name: &str| {
+        let row = parts.iter().find(|row| row["cycles/packet"].as_str().is_some_and(|text| text.starts_with(name)));
+        positive(&row.unwrap_or_else(|| panic!("{name}: {parts:?}"))["sum"])
+    };
+    for name in ["one processor, rounds", "a bare loop", "ixy", "DPDK"] {
+        sum(name);
+    }
+    // Published figures are labelled.
+    let ports = parts.iter().map(|row| row["cycles/packet"].as_str().unwrap());
+    assert_eq!(ports.filter(|name| name.contains("1.2 GHz") && name.ends_with("(published)")).count(), 2);
+    // The card compares figures of this run only, and has the machine, its state and the date.
     let card = read("share.svg");
-    for part in ["width=\"1200\" height=\"630\"", "DPDK, 1.2 GHz (published)", "linerate, one processor", "Linux", "T"]
+    for part in ["viewBox=\"0 0 1200 ", "a bare loop over the descriptors", "driver on the model", "Linux", " machine"]
     {
         assert!(card.contains(part), "{part}: {card}");
     }
+    assert!(!card.contains("ixy") && !card.contains("DPDK"), "{card}");
+}
+
+/// A machine whose processors other programs use is visible in the picture, on the page and in the text.
+#[test]
+fn a_busy_machine_is_visible_in_the_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().display().to_string();
+    let is_over = AtomicBool::new(false);
+    let output = std::thread::scope(|scope| {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        for _ in 0..4 * processors {
+            scope.spawn(|| while !is_over.load(Ordering::Relaxed) {});
+        }
+        let ended = linerate(&["bench", "--quick", "--only", "parts", "--out", &out]).output();
+        is_over.store(true, Ordering::Relaxed);
+        ended.unwrap()
+    });
+    let (said, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{errors}");
+    let warning = "processors were taken away: a thread waited for one for";
+    assert!(said.contains(&format!("note: {warning}")), "{said}");
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    assert!(read("index.html").contains(&format!("Note: {warning}")));
+    let card = read("share.svg");
+    assert!(card.contains("Busy machine: ") && !card.contains("was quiet"), "{card}");
 }
 
 #[test]

@@ -67,7 +67,7 @@ pub fn by_load(plan: &Plan) -> Result<Section, Error> {
         }
     }
     for (load, [median, p99, p99_9, p99_99]) in IXY_LATENCY {
-        let mut row = vec!["ixy in C, polling".into(), Cell::Number(load, 2), Cell::Nothing, Cell::Nothing];
+        let mut row = vec!["ixy in C, polling (published)".into(), Cell::Number(load, 2), Cell::Nothing, Cell::Nothing];
         row.extend([median, p99, p99_9, p99_99].map(|time| Cell::Number(time, 2)));
         row.push(Cell::Nothing);
         rows.push(row);

@@ -1,9 +1,12 @@
 //! `linerate bench`: repeats the ixy paper's evaluation, and measures netmap's reference costs, on this machine.
 //!
 //! - this file: the command, and the list of experiments
-//! - `forwarding`, `delays`, `memory_ports`, `path`: the experiments
+//! - `forwarding`, `delays`, `memory_ports`, `path`: the experiments; `bare`: the driver compared with a bare loop;
+//!   `alone`: cards and their driver on one thread
 //! - `published`: published figures of others, with their sources
 
+mod alone;
+mod bare;
 mod delays;
 mod forwarding;
 mod memory_ports;
@@ -19,10 +22,9 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use linerate::Error;
 
-use crate::chart::Chart;
 use crate::fwd::{self, Rules};
 use crate::options::{RunOptions, Wait};
-use crate::processors::{Snapshot, Use, allowed};
+use crate::processors::{self, Snapshot, Use, allowed};
 use crate::report::{Report, Section};
 use crate::run::{Measured, Mode, Moment, Run};
 use crate::shortfall::Shortfall;
@@ -91,7 +93,7 @@ const EXPERIMENTS: [Experiment; 11] = [
     ("rings", forwarding::RINGS.len() as u64, forwarding::by_ring),
     ("pages", 6, forwarding::by_pages),
     ("iommu", 1, forwarding::by_iommu),
-    ("parts", 3, path::parts),
+    ("parts", 4, path::parts),
     ("cores", 3, forwarding::by_queues),
     ("numa", 1, forwarding::by_node),
     ("latency", 9, delays::by_load),
@@ -168,6 +170,12 @@ pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
         Ok(report) => report,
         Err(code) => return Ok(code),
     };
+    // Of other programs: this one has not used a processor yet.
+    let load = processors::busy_before();
+    if let Some(load) = &load {
+        report.warn(load.clone());
+        plan.progress.suspend(|| note(&format!("note: {load}")));
+    }
     for (name, _, experiment) in experiments {
         plan.progress.set_message(name);
         let before = Snapshot::take();
@@ -180,18 +188,21 @@ pub fn run(bench: &Bench) -> Result<ExitCode, Error> {
         // Threads of runs have ended and were recorded; add this thread, which measured the rest.
         plan.note(&Snapshot::take().since(&before, |thread| thread == "linerate"), None);
         let Disturbed { used, unreached } = plan.disturbed.take();
-        let section = Section { warnings: used.warning().into_iter().chain(unreached).collect(), ..section };
+        let mut section = section;
+        section.warnings.splice(0..0, used.warning().into_iter().chain(unreached));
         if !bench.json {
             plan.progress.suspend(|| print(&section.text()));
         }
-        if let ("parts", Some(Chart::Bars(bars))) = (section.name, &section.chart) {
-            let ours =
-                if plan.is_model() { "models of the 82599, without a card" } else { "the ports named on the page" };
-            let about = format!("linerate: {ours}; ixy and DPDK: published, two 82599, Xeon E5-2620 v3 at 1.2 GHz");
-            let quick = if bench.quick { "; a quick run" } else { "" };
-            let busy = if section.warnings.is_empty() { "" } else { "; on a busy machine, which disturbs ours" };
-            let about = about + quick + busy;
-            report.sum_up("Forwarding a packet in user space: its cycles by part", bars, &about);
+        if let Some(bars) = section.card.take() {
+            let quick = if bench.quick { "a quick run" } else { "a full run" };
+            let about = format!("Best rounds of {quick}; one thread is card and forwarder in turn.");
+            let busy: Vec<String> = load.iter().chain(&section.warnings).cloned().collect();
+            report.sum_up(
+                "The driver's cost per packet, compared with a bare loop in the same run",
+                &bars,
+                &about,
+                &busy,
+            );
         }
         report.add(section);
     }

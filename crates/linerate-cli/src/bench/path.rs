@@ -3,26 +3,24 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use linerate::Options;
 use linerate::memory::{Pool, Region, RegionOptions};
-use linerate::port::Device;
-use linerate::sim82599::{Card, Traffic};
-use linerate::traffic::{Generator, touch};
+use linerate::traffic::touch;
 use linerate::{Batch, Error};
 
+use super::alone::{Alone, BATCH};
+use super::bare::{Compared, compare};
 use super::published::{DPDK_PARTS, IXY_PARTS};
 use super::{Plan, forward, has_time};
 use crate::chart::{Bar, Bars, Chart};
 use crate::profile::{EVERY, Parts, Profile, Stamps, cycles};
 use crate::report::{Cell, Section};
 
-/// Packets per batch.
-const BATCH: usize = 32;
-
 /// Measures table 2.
 pub fn parts(plan: &Plan) -> Result<Section, Error> {
     let elsewhere = forward(plan, &plan.options(), true)?.parts.unwrap_or_default();
     let here = on_one_processor(plan.time, BATCH, 512)?;
+    plan.step();
+    let compared = compare(plan.time)?;
     plan.step();
     let memory = memory(plan)?;
     let singly = on_one_processor(plan.time, 1, 512)?;
@@ -44,9 +42,14 @@ pub fn parts(plan: &Plan) -> Result<Section, Error> {
     );
     let stamps = profiling();
     let share = |turn: f64| 100.0 * stamps / (f64::from(EVERY) * turn);
-    let mut ixy = row("ixy, 1.2 GHz", ixy, Cell::Number(ixy_memory, 1));
+    let mut ixy = row("ixy, 1.2 GHz (published)", ixy, Cell::Number(ixy_memory, 1));
     ixy[5] = Cell::Number(IXY_PARTS.iter().sum(), 1);
     let device = if plan.is_model() { "models on another processor" } else { "these cards" };
+    let sum = |what: &str, cycles: f64| {
+        let mut row = vec![Cell::Nothing; 6];
+        (row[0], row[5]) = (what.into(), Cell::Number(cycles, 1));
+        row
+    };
     let rows = vec![
         row(device, elsewhere, "in the others".into()),
         row("one processor", here, "in the others".into()),
@@ -59,8 +62,10 @@ pub fn parts(plan: &Plan) -> Result<Section, Error> {
             Cell::Number(memory, 1),
             Cell::Nothing,
         ],
+        sum("one processor, rounds of 256 packets", compared.ours),
+        sum("a bare loop over the same descriptors, in turns with it", compared.bare),
         ixy,
-        row("DPDK, 1.2 GHz", dpdk, "in the others".into()),
+        row("DPDK, 1.2 GHz (published)", dpdk, "in the others".into()),
     ];
     let of = |Parts { receive, touch, send }: Parts| vec![receive, touch, send];
     let bars = Bars {
@@ -82,42 +87,47 @@ pub fn parts(plan: &Plan) -> Result<Section, Error> {
             "TSC cycles, batches of 32. A forwarder reuses its batches' buffers, so memory is not a separate part; the \
              cost of allocation is given separately. Comparable: the relative sizes of the parts. The published figures are \
              perf's, from the authors' raw data (github.com/emmericp/ixy-perf-measurements, profiling). At 1.2 GHz a cycle is \
-             longer, so memory accesses take fewer cycles. cargo bench --bench driver_cost measures the driver alone, without \
-             any card. The cost of fwd --profile itself: {stamps:.0} cycles in one of {EVERY} turns, which is {:.1} % of the \
+             longer, so memory accesses take fewer cycles. Comparable on any machine: the driver takes {:.2} times the cycles of a bare loop that reads and writes the \
+             same descriptors and changes the same packets, in turns with it. The cost of fwd --profile itself: {stamps:.0} cycles in one of {EVERY} turns, which is {:.1} % of the \
              sum on the same processor, and {:.1} % with batches of one.",
+            compared.ratio(),
             share(here.sum() * BATCH as f64),
             share(singly.sum()),
         ),
         chart: Some(Chart::Bars(bars)),
+        card: Some(card(&compared)),
+        warnings: compared.warning().into_iter().collect(),
         ..Section::default()
     })
 }
 
-/// Measures the same with one thread as card and forwarder in turn, so that no cache line comes from another processor
-/// and every batch is full. Returns the best of ten tries.
+/// Returns the bars that summarize the report: ratios of one run, which machines can be compared by.
+fn card(compared: &Compared) -> Bars {
+    Bars {
+        unit: "times the loop's cycles; 64-byte packets in batches of 32",
+        parts: vec![""],
+        bars: vec![
+            Bar::reference("a bare loop over the descriptors, without a driver", vec![1.0]),
+            Bar::ours("linerate's driver on the model of an 82599", vec![compared.ratio()]),
+        ],
+    }
+}
+
+/// Measures the same on one processor. Returns the best of ten tries.
 pub fn on_one_processor(time: Duration, batch: usize, ring: usize) -> Result<Parts, Error> {
-    let pool = Pool::new(Region::new(&RegionOptions::default())?);
-    let wires = [Traffic::new(Generator::new(64, 1), None, None), Traffic::sink()];
-    let cards = wires.map(|wire| Card::new("bench", Box::new(wire)));
-    cards.iter().for_each(|card| card.disable_strict());
-    let config = Options { ring: Some(ring), ..Options::default() }.of_port("bench", pool).unwrap();
-    let open = |card: &Arc<Card>| linerate::drive_model(card, None, config.clone());
-    let (mut a, mut b) = (open(&cards[0])?, open(&cards[1])?);
-    let (mut rx, mut tx) = (a.rx(0)?, b.tx(0)?);
+    let mut alone = Alone::new(ring)?;
     let (size, mut batch, mut best) = (batch, Batch::with_capacity(batch), Parts::default());
     for _ in 0..10 {
         let profile = Arc::<Profile>::default();
         let (begin, stamps) = (Instant::now(), Stamps::new(profile.clone()));
         while has_time(begin, time / 10) {
-            for card in &cards {
-                card.step(size);
-            }
+            alone.step(size);
             let start = cycles();
-            rx.recv(&mut batch);
+            alone.rx.recv(&mut batch);
             let received = cycles();
             batch.packets().for_each(|mut packet| touch(&mut packet));
             let touched = cycles();
-            let sent = tx.send(&mut batch);
+            let sent = alone.tx.send(&mut batch);
             stamps.note(sent, [start, received, touched, cycles()]);
             batch.clear();
         }
