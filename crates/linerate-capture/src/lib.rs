@@ -7,8 +7,7 @@
 //! - [`Writer`]: writes both, with nanosecond timestamps; [`Format`]: the encoding of records; [`Output`]: the output
 //!   file
 //! - [`Compressor`]: compresses what is written to a file
-//! - [`Copier`]: copies the records of a file into another file, with times, lengths and options
-//! - [`Rewriter`]: copies a file with its frames edited
+//! - [`Rewriter`]: copies a file into another, with its packets edited or left out
 //! - [`CapturePort`]: a file as a port, `pcap:FILE`; `stream`: the same for a pipe
 //! - [`Recorded`]: a recorder around a port, `recorded:PORT?to=FILE`
 //!
@@ -22,7 +21,6 @@
 
 mod compression;
 mod compressor;
-mod copy;
 mod ethernet;
 mod format;
 mod frames;
@@ -41,7 +39,6 @@ mod stream;
 mod writer;
 
 pub use compressor::Compressor;
-pub use copy::{Copier, CopyCounts};
 pub use format::{Counts, Format, ParsedRecord, SNAPLEN};
 pub use frames::{FramePoll, Frames};
 pub use link::LinkType;
@@ -49,7 +46,7 @@ pub use output::{Extent, Output};
 pub use port::{CAPTURE, CapturePort};
 pub use reader::Reader;
 pub use recorded::{RECORDED, Recorded, Recorder};
-pub use rewrite::Rewriter;
+pub use rewrite::{Changes, RewriteCounts, RewriteFrame, Rewriter};
 pub use source::Record;
 pub use speed::Speed;
 pub use writer::TryWriter;

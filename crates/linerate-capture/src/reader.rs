@@ -154,9 +154,12 @@ impl Reader {
         }
     }
 
-    /// Returns whether it is a pcapng file.
-    pub(super) fn is_pcapng(&self) -> bool {
-        matches!(self.format, Format::Pcapng(_))
+    /// Returns the file's format.
+    pub fn format(&self) -> super::Format {
+        match &self.format {
+            Format::Pcap(_) => super::Format::Pcap,
+            Format::Pcapng(_) => super::Format::Pcapng,
+        }
     }
 
     /// Swaps `bytes` for the bytes that were read since the last call: blocks without packets, then the last packet's

@@ -1,39 +1,104 @@
-//! Copies a capture with its frames edited.
+//! Copies a capture into another file, with its packets edited or left out.
 
 use std::path::Path;
 
 use linerate_core::error::Result;
 
+use super::link_header::to_ethernet;
 use super::pcapng::SECTION;
-use super::source::word;
-use super::{Format, LinkType, Reader, SNAPLEN};
+use super::source::{Record, word};
+use super::writer::refuse_compressed;
+use super::{Format, LinkType, Output, Reader, SNAPLEN};
 
-/// A capture that is copied: its Ethernet frames are edited, and all else is kept. These are times, interfaces,
-/// comments and other options, blocks, packets of other link types, and the byte order.
+/// Bytes that are buffered before they are written.
+const BUFFER: usize = 64 << 10;
+
+/// Copies a capture into another file, with its packets edited or left out. All else is kept, byte for byte: times,
+/// lengths, interfaces, comments and other options, unknown blocks, packets of other link types, order, and the byte
+/// order. Only the lengths of pcapng's sections become unspecified.
 ///
-/// Frame check sequences are removed, as an edit invalidates them, and hashes of edited packets (`epb_hash`).
+/// If [`Changes`] ask for another format or for Ethernet headers, the records are written anew: with times in
+/// nanoseconds and their lengths, but without interfaces, comments and options.
 ///
 /// ```no_run
 /// # fn main() -> linerate::Result<()> {
-/// // Removes everything after the Ethernet headers.
-/// let mut rewriter = linerate::capture::Rewriter::open("in.pcapng".as_ref(), 0)?;
-/// let mut copy = Vec::new();
-/// while rewriter.next(&mut copy, |frame, len, each| each(&frame[..frame.len().min(14)], len))? {}
-/// std::fs::write("out.pcapng", copy).unwrap();
+/// use linerate::capture::{Changes, Rewriter};
+/// // Leaves out short frames, and removes everything after the Ethernet headers of the others.
+/// let changes = Changes { growth: Some(0), ..Changes::default() };
+/// let mut rewriter = Rewriter::open("in.pcapng".as_ref(), "out.pcapng".as_ref(), changes)?;
+/// while rewriter.next(|frame, each| {
+///     if frame.len > 100 {
+///         each(&frame.bytes[..frame.bytes.len().min(14)], frame.len);
+///     }
+/// })? {}
+/// rewriter.finish()?;
 /// # Ok(()) }
 /// ```
 pub struct Rewriter {
     reader: Reader,
-    growth: u32,
+    output: Output,
+    growth: Option<u32>,
+    /// The records are written anew; `None` if they are copied.
+    anew: Option<Anew>,
     has_begun: bool,
     is_swapped: bool,
     /// The snap length of the section's first interface, to which simple packets belong; `None` before it.
     first_snap_len: Option<u32>,
-    frame: Vec<u8>,
+    /// The last packet's record and the blocks before it; its Ethernet frame, and the packet of another link type.
     copied: Vec<u8>,
-    /// Packets of other link types, and frames with more bytes than their length.
-    not_ethernet: u64,
-    surplus: u64,
+    frame: Vec<u8>,
+    packet: Vec<u8>,
+    buffer: Vec<u8>,
+    counts: RewriteCounts,
+    /// Packets that are in the file, not only in the buffer.
+    flushed: u64,
+}
+
+/// The changes of a [`Rewriter`]. The default copies packets or leaves them out.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Changes {
+    /// The format of the copy; `None`: that of the capture.
+    pub format: Option<Format>,
+    /// Packets get Ethernet headers, as from [`Frames::with_headers`](super::Frames::with_headers).
+    pub adds_headers: bool,
+    /// Frames are edited, and may become this many bytes longer, by which the snap length of a pcap file grows. Frame
+    /// check sequences are removed, as an edit invalidates them, and hashes of edited packets (`epb_hash`).
+    pub growth: Option<u32>,
+}
+
+/// A packet of a [`Rewriter`].
+pub struct RewriteFrame<'a> {
+    /// The captured bytes as an Ethernet frame; empty if it is not a packet that Ethernet carries.
+    pub bytes: &'a mut Vec<u8>,
+    /// The length of the frame before it was cut.
+    pub len: usize,
+    /// The frame may be edited. Any other packet is kept as it is.
+    pub is_editable: bool,
+}
+
+/// The packets of a [`Rewriter`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RewriteCounts {
+    /// Packets that were read, and their bytes.
+    pub read: [u64; 2],
+    /// Packets that were written, and their bytes.
+    pub written: [u64; 2],
+    /// Packets that the caller left out.
+    pub rejected: u64,
+    /// Packets that Ethernet does not carry: left out if headers are added, and otherwise not edited.
+    pub not_ethernet: u64,
+    /// Edited frames of which the file has more bytes than their length; those were removed.
+    pub surplus: u64,
+}
+
+/// Records that are written anew.
+struct Anew {
+    format: Format,
+    adds_headers: bool,
+    /// The link type of all packets, once the file's header is written.
+    link: Option<LinkType>,
+    /// The time of the last packet, for packets without a time.
+    time: u64,
 }
 
 // Blocks and options of pcapng (draft-ietf-opsawg-pcapng, section 4).
@@ -44,82 +109,190 @@ const FLAGS: u16 = 2; // epb_flags
 const HASH: u16 = 3; // epb_hash
 
 impl Rewriter {
-    /// Opens a capture. Frames may become `growth` bytes longer, by which the snap length of a pcap file grows.
+    /// Opens the capture `input`, then the file `output`.
     ///
     /// # Errors
-    /// See [`Reader::open`].
-    pub fn open(path: &Path, growth: u32) -> Result<Rewriter> {
-        let reader = Reader::open_copied(path)?;
-        let is_swapped = reader.pcap().is_some_and(|pcap| pcap.is_swapped);
-        let [frame, copied] = [const { Vec::new() }; 2];
-        Ok(Rewriter {
-            reader,
-            growth,
-            has_begun: false,
-            is_swapped,
-            first_snap_len: None,
-            frame,
-            copied,
-            not_ethernet: 0,
-            surplus: 0,
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if a file cannot be opened, or the first is not a capture.
+    pub fn open(input: &Path, output: &Path, changes: Changes) -> Result<Rewriter> {
+        Rewriter::start(input, changes, || {
+            refuse_compressed(output)?;
+            Output::create(output)
         })
     }
 
-    /// Returns the file's format, which the copy has, too.
-    pub fn format(&self) -> Format {
-        if self.reader.is_pcapng() { Format::Pcapng } else { Format::Pcap }
-    }
-
-    /// Returns the number of packets that were copied without an edit, as they are not Ethernet.
-    pub fn not_ethernet(&self) -> u64 {
-        self.not_ethernet
-    }
-
-    /// Returns the number of frames of which the file has more bytes than their length; those were removed.
-    pub fn surplus(&self) -> u64 {
-        self.surplus
-    }
-
-    /// Copies up to the next packet, and appends to `output` what `edit` makes of it. `edit` gets the captured bytes and
-    /// the frame's length, and calls its last argument with both for each frame of the copy. Returns false after the
-    /// last packet.
+    /// Opens a capture that is copied to `output`.
     ///
     /// # Errors
-    /// See [`Reader::next`] and [`Reader::check_end`]. `output` then has all before the malformed or cut record.
-    pub fn next(
-        &mut self,
-        output: &mut Vec<u8>,
-        mut edit: impl FnMut(&mut Vec<u8>, usize, &mut dyn FnMut(&[u8], usize)),
-    ) -> Result<bool> {
+    /// See [`Reader::open`].
+    pub fn to(input: &Path, output: Output, changes: Changes) -> Result<Rewriter> {
+        Rewriter::start(input, changes, || Ok(output))
+    }
+
+    fn start(input: &Path, changes: Changes, output: impl FnOnce() -> Result<Output>) -> Result<Rewriter> {
+        let Changes { format, adds_headers, growth } = changes;
+        let reader = Reader::open_copied(input)?;
+        let format = format.unwrap_or(reader.format());
+        let is_anew = adds_headers || reader.format() != format;
+        let [copied, frame, packet, buffer] = [const { Vec::new() }; 4];
+        Ok(Rewriter {
+            output: output()?,
+            growth,
+            anew: is_anew.then_some(Anew { format, adds_headers, link: None, time: 0 }),
+            has_begun: false,
+            is_swapped: reader.pcap().is_some_and(|pcap| pcap.is_swapped),
+            first_snap_len: None,
+            copied,
+            frame,
+            packet,
+            buffer,
+            counts: RewriteCounts::default(),
+            flushed: 0,
+            reader,
+        })
+    }
+
+    /// Returns whether interfaces, comments and options are left out.
+    pub fn drops_options(&self) -> bool {
+        self.anew.is_some() && self.reader.format() == Format::Pcapng
+    }
+
+    /// Returns the counts so far.
+    pub fn counts(&self) -> RewriteCounts {
+        self.counts
+    }
+
+    /// Copies up to the next packet, and writes what `edit` makes of it. `edit` calls its last argument for each frame
+    /// of the copy, with the captured bytes and the frame's length; without a call, the packet is left out. Returns
+    /// false after the last packet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) with the position if the capture is malformed or cut; also
+    /// if the other file cannot be written. Packets before it are in the file after [`finish`](Rewriter::finish).
+    pub fn next(&mut self, mut edit: impl FnMut(RewriteFrame<'_>, &mut dyn FnMut(&[u8], usize))) -> Result<bool> {
         let [mut frame, mut copied] = [&mut self.frame, &mut self.copied].map(std::mem::take);
-        let next = self.reader.next(&mut frame);
+        let found = self.reader.next(&mut frame);
         let at = self.reader.take_copied(&mut copied);
-        self.adapt(&mut copied[..at]);
-        output.extend_from_slice(&copied[..at]);
-        let record = &copied[at..];
-        let found = next?;
-        match found {
-            None => self.reader.check_end()?,
-            Some(found) if found.link != LinkType::ETHERNET => {
-                self.not_ethernet += 1;
-                output.extend_from_slice(record);
+        if self.anew.is_none() {
+            if self.growth.is_some() {
+                self.adapt(&mut copied[..at]);
             }
-            Some(found) => {
-                self.surplus += u64::from(found.surplus > 0);
-                let mut is_first = true;
-                edit(&mut frame, found.original_len, &mut |bytes, len| {
-                    self.append(output, record, bytes, len, std::mem::take(&mut is_first));
-                });
-            }
+            self.buffer.extend_from_slice(&copied[..at]);
         }
+        let Some(record) = found? else {
+            self.reader.check_end()?;
+            return Ok(false);
+        };
+        let [packets, bytes] = self.counts.read;
+        self.counts.read = [packets + 1, bytes + frame.len() as u64];
+        let mut len = record.original_len;
+        if record.link != LinkType::ETHERNET {
+            self.packet.clone_from(&frame);
+        }
+        let carries = to_ethernet(record.link, &mut frame, &mut len).is_some();
+        if !carries {
+            frame.clear();
+        }
+        let adds_headers = self.anew.as_ref().is_some_and(|anew| anew.adds_headers);
+        let is_frame = carries && (adds_headers || record.link == LinkType::ETHERNET);
+        let (mut copies, mut outcome) = (0, Ok(()));
+        let is_editable = is_frame && self.growth.is_some();
+        edit(RewriteFrame { bytes: &mut frame, len, is_editable }, &mut |bytes, len| {
+            copies += 1;
+            // A packet that is not edited is written once.
+            let is_written = is_editable || copies == 1;
+            if is_written && outcome.is_ok() {
+                let new = is_frame.then_some((bytes, len));
+                outcome = self.write(&record, &copied[at..], new, copies == 1);
+            }
+        });
+        self.counts.rejected += u64::from(copies == 0);
         (self.frame, self.copied) = (frame, copied);
-        Ok(found.is_some())
+        outcome?;
+        if self.buffer.len() >= BUFFER {
+            self.flush()?;
+        }
+        Ok(true)
+    }
+
+    /// Writes a frame, with its captured bytes and its length, or a packet of another link type. `raw` is its record.
+    fn write(&mut self, record: &Record, raw: &[u8], frame: Option<(&[u8], usize)>, is_first: bool) -> Result<()> {
+        let written = match (&self.anew, frame) {
+            (Some(anew), None) if anew.adds_headers => {
+                self.counts.not_ethernet += 1;
+                return Ok(());
+            }
+            (Some(anew), Some((bytes, len))) => {
+                let link = if anew.adds_headers { LinkType::ETHERNET } else { record.link };
+                self.append_anew(Record { link, original_len: len, ..*record }, bytes)?;
+                bytes.len()
+            }
+            (Some(_), None) => {
+                let packet = std::mem::take(&mut self.packet);
+                self.append_anew(*record, &packet)?;
+                self.packet = packet;
+                self.packet.len()
+            }
+            (None, Some((bytes, len))) if self.growth.is_some() => {
+                self.counts.surplus += u64::from(is_first && record.surplus > 0);
+                self.append(raw, bytes, len, is_first);
+                bytes.len()
+            }
+            (None, _) => {
+                self.buffer.extend_from_slice(raw);
+                frame.map_or(self.packet.len(), |(bytes, _)| bytes.len())
+            }
+        };
+        self.counts.not_ethernet += u64::from(frame.is_none() && self.growth.is_some());
+        let [packets, bytes] = self.counts.written;
+        self.counts.written = [packets + 1, bytes + written as u64];
+        Ok(())
+    }
+
+    /// Appends a packet of a record that is written anew.
+    fn append_anew(&mut self, record: Record, packet: &[u8]) -> Result<()> {
+        let Some(anew) = &mut self.anew else { return Ok(()) };
+        let link = match anew.link {
+            Some(link) => link,
+            None => {
+                anew.format.begin_with(&mut self.buffer, SNAPLEN, record.link, &[""]);
+                *anew.link.insert(record.link)
+            }
+        };
+        if link != record.link {
+            let why =
+                format!("its packets have several link types, {link} and {}, and a pcap file has one", record.link);
+            return Err(self.reader.error(why).with_remedy("a name that ends with .pcapng"));
+        }
+        anew.time = record.nanoseconds.unwrap_or(anew.time);
+        anew.format.append_cut(&mut self.buffer, 0, anew.time, packet, record.original_len);
+        Ok(())
+    }
+
+    /// Writes what is still in the buffer. A capture without packets becomes a capture without packets.
+    ///
+    /// # Errors
+    /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be written.
+    pub fn finish(mut self) -> Result<()> {
+        if let Some(Anew { format, link: None, adds_headers, .. }) = self.anew {
+            let link = self.reader.link_type().filter(|_| !adds_headers).unwrap_or(LinkType::ETHERNET);
+            format.begin_with(&mut self.buffer, SNAPLEN, link, &[""]);
+        }
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.output.begin().map_err(|error| self.output.error(&error, 0))?;
+        let outcome = self.output.write_all_counted(&self.buffer);
+        self.buffer.clear();
+        outcome.map_err(|(error, _)| self.output.error(&error, format_args!("at least {}", self.flushed)))?;
+        self.flushed = self.counts.written[0];
+        Ok(())
     }
 
     /// Adapts headers and blocks that are copied: frames may be longer, and have no check sequence.
     fn adapt(&mut self, copied: &mut [u8]) {
         let is_header = !std::mem::replace(&mut self.has_begun, true);
-        if self.reader.is_pcapng() {
+        if self.reader.format() == Format::Pcapng {
             let mut at = 0;
             while copied.len() - at >= 12 {
                 at += self.adapt_block(&mut copied[at..]).clamp(12, copied.len() - at);
@@ -127,7 +300,7 @@ impl Rewriter {
         } else if is_header && copied.len() >= 24 {
             let (snap_len, link) = (self.field(copied, 16) as u32, self.field(copied, 20) as u32);
             if (1..SNAPLEN).contains(&snap_len) {
-                self.put(copied, 16, (snap_len + self.growth).min(SNAPLEN));
+                self.put(copied, 16, (snap_len + self.growth.unwrap_or(0)).min(SNAPLEN));
             }
             // Without a frame check sequence.
             self.put(copied, 20, link & 0xFFFF);
@@ -158,7 +331,13 @@ impl Rewriter {
     }
 
     /// Appends a frame with the header and the options of `record`. The options belong to the first frame.
-    fn append(&self, output: &mut Vec<u8>, record: &[u8], bytes: &[u8], len: usize, is_first: bool) {
+    fn append(&mut self, record: &[u8], bytes: &[u8], len: usize, is_first: bool) {
+        let mut output = std::mem::take(&mut self.buffer);
+        self.append_to(&mut output, record, bytes, len, is_first);
+        self.buffer = output;
+    }
+
+    fn append_to(&self, output: &mut Vec<u8>, record: &[u8], bytes: &[u8], len: usize, is_first: bool) {
         let start = output.len();
         let [captured, original] = [bytes.len() as u32, len as u32];
         if is_first && self.is_same(record, bytes, len) {

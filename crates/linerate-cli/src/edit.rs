@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use linerate::Error;
-use linerate::capture::{Format, Output, Rewriter};
+use linerate::capture::{Changes, Format, Output, Rewriter};
 use linerate::traffic::{AddressMap, EditCounts, EditRules, Editor, Fields, Fit, PortMap, Tag};
 use serde_json::{Value, json};
 
@@ -77,20 +77,21 @@ impl EditOptions {
 pub struct Edit {
     /// The capture, pcap or pcapng: a file, a pipe, or - for standard input
     input: PathBuf,
-    /// The edited capture, in the same format: a file, a pipe, or - for standard output
+    /// The edited capture: a file whose name ends with .pcap or .pcapng, or, in the input's format, a pipe or - for
+    /// standard output
     output: PathBuf,
     #[command(flatten)]
     edit: EditOptions,
     /// The longest payload of a frame, for --fit
     #[arg(long, default_value_t = 1500, value_parser = whole::<u16>(46, LONGEST_MTU))]
     mtu: u16,
+    /// Add an Ethernet header to packets of other link types: IP, loopback, Linux cooked, PPP, data frames of 802.11
+    #[arg(long)]
+    ethernet: bool,
     /// Print the counts as a JSON object
     #[arg(long)]
     json: bool,
 }
-
-/// Bytes that are written at a time.
-const BUFFER: usize = 64 << 10;
 
 /// Edits a capture.
 pub fn run(asked: &Edit) -> Result<ExitCode, Error> {
@@ -99,18 +100,29 @@ pub fn run(asked: &Edit) -> Result<ExitCode, Error> {
         usage("standard output is the capture: leave out --json, or write to a file");
     }
     let rules = asked.edit.rules(asked.mtu);
-    let mut rewriter = Rewriter::open(&input(&asked.input), 4 * rules.push.len() as u32)?;
-    check_name(&asked.output, rewriter.format())?;
-    let mut output = match to_standard {
-        true => Output::standard(|| interrupts().should_end())?,
-        false => Output::create(&asked.output)?,
+    let format = format_of(&asked.output)?;
+    let changes = Changes { format, adds_headers: asked.ethernet, growth: Some(4 * rules.push.len() as u32) };
+    let from = input(&asked.input);
+    let mut rewriter = match to_standard {
+        true => Rewriter::to(&from, Output::standard(|| interrupts().should_end())?, changes)?,
+        false => Rewriter::open(&from, &asked.output, changes)?,
     };
-    let (mut editor, mut written) = (Editor::new(rules), 0);
-    let end = copy(&mut rewriter, &mut editor, &mut output, &mut written);
-    let (counts, skipped, surplus) = (editor.counts(), rewriter.not_ethernet(), rewriter.surplus());
+    if rewriter.drops_options() {
+        note(
+            "note: interfaces, comments and options are not written: that needs pcapng at both ends, and no --ethernet",
+        );
+    }
+    let mut editor = Editor::new(rules);
+    let end = edit_all(&mut rewriter, &mut editor);
+    let (counts, of_file) = (editor.counts(), rewriter.counts());
+    let end = [end, rewriter.finish()].into_iter().collect::<Result<(), Error>>();
+    let (written, skipped, surplus) = (of_file.written[0], of_file.not_ethernet, of_file.surplus);
     note_counts(&counts);
     for (count, what) in [
-        (skipped, "packets are not Ethernet, and were not edited"),
+        (
+            skipped,
+            if asked.ethernet { LEFT_OUT } else { "packets are not Ethernet, and were not edited (see --ethernet)" },
+        ),
         (surplus, "frames had more bytes than their length, which were removed"),
     ] {
         if count > 0 {
@@ -137,28 +149,18 @@ pub fn run(asked: &Edit) -> Result<ExitCode, Error> {
     end.map(|()| ExitCode::SUCCESS)
 }
 
-/// Copies all packets, edited, until the end or a signal. `written` counts the frames in the output.
-fn copy(rewriter: &mut Rewriter, editor: &mut Editor, output: &mut Output, written: &mut u64) -> Result<(), Error> {
-    let (mut bytes, mut flushed) = (Vec::new(), 0);
-    loop {
-        let next = rewriter.next(&mut bytes, |frame, len, each| {
-            editor.edit(frame, len, |bytes, len| {
-                *written += 1;
-                each(bytes, len);
-            });
-        });
-        let is_over = !matches!(next, Ok(true)) || interrupts().should_end();
-        if is_over || bytes.len() >= BUFFER {
-            let outcome = output.write_all_counted(&bytes);
-            outcome.map_err(|(error, _)| output.error(&error, format_args!("at least {flushed}")))?;
-            flushed = *written;
-            bytes.clear();
-        }
-        next?;
-        if is_over {
-            return Ok(());
-        }
-    }
+/// The note on packets that cannot get an Ethernet header.
+const LEFT_OUT: &str = "packets were left out: Ethernet does not carry them";
+
+/// Copies all packets, edited, until the end or a signal.
+fn edit_all(rewriter: &mut Rewriter, editor: &mut Editor) -> Result<(), Error> {
+    while !interrupts().should_end()
+        && rewriter.next(|frame, each| match frame.is_editable {
+            true => editor.edit(frame.bytes, frame.len, each),
+            false => each(frame.bytes, frame.len),
+        })?
+    {}
+    Ok(())
 }
 
 /// Returns the path of a capture to read; `-` is standard input.
@@ -166,21 +168,15 @@ pub fn input(path: &Path) -> PathBuf {
     if path.as_os_str() == "-" { PathBuf::from("/dev/stdin") } else { path.to_path_buf() }
 }
 
-/// Checks that the output's name fits the format, which is that of the input.
-fn check_name(output: &Path, format: Format) -> Result<(), Error> {
-    let name = output.display().to_string();
+/// Returns the format that the output's name asks for; `None` if that of the input is kept.
+fn format_of(output: &Path) -> Result<Option<Format>, Error> {
     match output.extension().and_then(|ending| ending.to_str()) {
         Some("zst" | "gz" | "lz4") => Err(Error::file(
-            &name,
+            output.display().to_string(),
             "an edited capture is not compressed: use a name that ends with .pcap or .pcapng".to_string(),
         )),
-        Some("pcap") if format == Format::Pcapng => {
-            Err(Error::file(&name, "the input is pcapng, and so is the output: name it .pcapng".to_string()))
-        }
-        Some("pcapng" | "ntar") if format == Format::Pcap => {
-            Err(Error::file(&name, "the input is pcap, and so is the output: name it .pcap".to_string()))
-        }
-        _ => Ok(()),
+        Some("pcap" | "pcapng" | "ntar") => Ok(Some(Format::of(output))),
+        _ => Ok(None),
     }
 }
 

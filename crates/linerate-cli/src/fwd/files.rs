@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use linerate::Error;
-use linerate::capture::{Copier, CopyCounts, Frames};
+use linerate::capture::{Changes, Format, Frames, RewriteCounts, RewriteFrame, Rewriter};
 use linerate::port::{CaptureCounts, PortName};
 use serde_json::{Value, json};
 
@@ -57,7 +57,8 @@ impl Files {
     ) -> Result<ExitCode, Error> {
         check_standard_output(&self.names);
         let [from, to] = &self.paths;
-        let mut copier = Copier::open(from, to, self.adds_headers)?;
+        let changes = Changes { format: Some(Format::of(to)), adds_headers: self.adds_headers, growth: None };
+        let mut copier = Rewriter::open(from, to, changes)?;
         let (work, begin) = (ThreadCounters::default(), Instant::now());
         let (mut read, mut undecided) = (Ok(true), 0);
         let is_over = || interrupts().should_end() || options.seconds.is_some_and(|seconds| begin.elapsed() >= seconds);
@@ -80,7 +81,7 @@ impl Files {
     }
 
     /// Ends the copy, and prints notes on failures and on what was left out.
-    fn measured(&self, copier: Copier, failure: Option<Error>, seconds: f64, moved: MovedPackets) -> Measured {
+    fn measured(&self, copier: Rewriter, failure: Option<Error>, seconds: f64, moved: MovedPackets) -> Measured {
         if copier.drops_options() {
             note(
                 "note: interfaces, comments and options are not written: that needs pcapng at both ends, and no ethernet=on",
@@ -104,7 +105,7 @@ impl Files {
     }
 
     /// Returns the ports' parts of the summary.
-    fn ports(&self, counts: &CopyCounts) -> Vec<Value> {
+    fn ports(&self, counts: &RewriteCounts) -> Vec<Value> {
         let port = |name: &PortName, received: [u64; 2], sent: [u64; 2], not_ethernet: u64| {
             json!({
                 "name": name.to_string(), "rx_slots": [received[0]], "tx_slots": [sent[0]], "rx_no_descriptor": [],
@@ -120,10 +121,15 @@ impl Files {
 
 /// Copies some packets, and counts the packets that the rules cannot decide. Returns false at the end of the capture, or
 /// when `count` packets are written.
-fn copy_batch(copier: &mut Copier, count: Option<u64>, rules: &Rules, undecided: &mut u64) -> Result<bool, Error> {
+fn copy_batch(copier: &mut Rewriter, count: Option<u64>, rules: &Rules, undecided: &mut u64) -> Result<bool, Error> {
     for _ in 0..BATCH {
         let is_enough = count.is_some_and(|count| copier.counts().written[0] >= count);
-        if is_enough || copier.next(|frame| rules.keep(frame, undecided))?.is_none() {
+        let copy_accepted = |frame: RewriteFrame<'_>, each: &mut dyn FnMut(&[u8], usize)| {
+            if rules.keep(frame.bytes, undecided) {
+                each(frame.bytes, frame.len);
+            }
+        };
+        if is_enough || !copier.next(copy_accepted)? {
             return Ok(false);
         }
     }
