@@ -88,7 +88,7 @@ impl Packet {
                 if length < 20 || fragment & 0x1FFF != 0 {
                     packet.end_before_transport(header[9]);
                 } else {
-                    let _ = packet.skip_extensions(frame, header[9], at + length);
+                    packet.skip_extensions(frame, header[9], at + length);
                 }
                 Some(packet)
             }
@@ -96,33 +96,26 @@ impl Packet {
                 let header: &[u8; 40] = frame.get(at..)?.first_chunk()?;
                 let (from, to) = (header[8..24].first_chunk::<16>()?, header[24..40].first_chunk::<16>()?);
                 let mut packet = packet(IpAddr::from(*from), IpAddr::from(*to));
-                let _ = packet.skip_extensions(frame, header[6], at + 40);
+                packet.skip_extensions(frame, header[6], at + 40);
                 Some(packet)
             }
             _ => None,
         }
     }
 
-    /// Skips extension headers; `None` if the protocol's header is not reached.
-    fn skip_extensions(&mut self, frame: &[u8], mut protocol: u8, mut at: usize) -> Option<()> {
-        for _ in 0..MOST_EXTENSIONS {
-            let Some(bit) = extension_bit(protocol) else { break };
-            self.extensions |= bit;
-            let &[next, length] = frame.get(at..)?.first_chunk()?;
-            at += 8 + usize::from(length) * extension_unit(protocol);
-            if protocol == FRAGMENT {
-                let fragment = word(frame, at - 6)?;
-                self.is_fragment |= fragment & 0xFFF9 != 0;
-                if fragment & 0xFFF8 != 0 {
-                    self.end_before_transport(next);
-                    return None;
-                }
-            }
-            protocol = next;
+    /// Skips extension headers up to the protocol's header.
+    fn skip_extensions(&mut self, frame: &[u8], protocol: u8, at: usize) {
+        let mut walk = ExtensionHeaders::new(frame, protocol, at);
+        for header in &mut walk {
+            self.extensions |= extension_bit(header.protocol).unwrap_or(0);
+            self.is_fragment |= header.is_fragment();
         }
-        self.end_before_transport(protocol);
-        self.transport = self.protocol.map(|_| at);
-        Some(())
+        match walk.is_cut {
+            // The header itself is present.
+            true => self.extensions |= extension_bit(walk.protocol).unwrap_or(0),
+            false => self.end_before_transport(walk.protocol),
+        }
+        self.transport = walk.transport().map(|(_, at)| at);
     }
 
     /// Sets the protocol, unless it is an extension header: the protocol after that is unknown.
@@ -147,6 +140,84 @@ impl Packet {
             },
             _ => None,
         }
+    }
+}
+
+/// Iterates over the extension headers of an IPv6 packet (RFC 8200, section 4), and the authentication headers of either
+/// IP version (RFC 4302): at most [`MOST_EXTENSIONS`], up to what the frame lacks.
+///
+/// ```
+/// use linerate::filter::ExtensionHeaders;
+///
+/// // Hop-by-hop options, then UDP.
+/// let packet = [17, 0, 1, 4, 0, 0, 0, 0, 0x12, 0x34, 0, 53];
+/// let mut headers = ExtensionHeaders::new(&packet, 0, 0);
+/// assert_eq!(headers.by_ref().map(|header| (header.protocol, header.len)).collect::<Vec<_>>(), [(0, 8)]);
+/// assert_eq!(headers.transport(), Some((17, 8)));
+/// ```
+pub struct ExtensionHeaders<'a> {
+    frame: &'a [u8],
+    /// The number and the offset of the next header.
+    protocol: u8,
+    at: usize,
+    left: usize,
+    /// The frame ends within the next header.
+    is_cut: bool,
+    /// The next header is in another fragment.
+    is_elsewhere: bool,
+}
+
+/// An extension header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtensionHeader {
+    /// Its number, one of [`EXTENSIONS`].
+    pub protocol: u8,
+    /// Its offset and its length in bytes. The frame may end before it does.
+    pub at: usize,
+    /// See `at`.
+    pub len: usize,
+    /// The offset and the flag of a fragment header.
+    fragment: u16,
+}
+
+impl ExtensionHeader {
+    /// Returns whether this is the header of a fragment, and not of a complete packet (RFC 6946).
+    pub fn is_fragment(&self) -> bool {
+        self.fragment & 0xFFF9 != 0
+    }
+}
+
+impl<'a> ExtensionHeaders<'a> {
+    /// Begins at an offset of a frame, with the number of the header there.
+    pub fn new(frame: &'a [u8], protocol: u8, at: usize) -> ExtensionHeaders<'a> {
+        ExtensionHeaders { frame, protocol, at, left: MOST_EXTENSIONS, is_cut: false, is_elsewhere: false }
+    }
+
+    /// Returns the protocol and the offset of the header after the extension headers, once those were iterated over.
+    /// `None` if it is in another fragment, or after more headers, or if those are cut.
+    pub fn transport(&self) -> Option<(u8, usize)> {
+        let is_reached = !self.is_cut && !self.is_elsewhere && extension_bit(self.protocol).is_none();
+        is_reached.then_some((self.protocol, self.at))
+    }
+}
+
+impl Iterator for ExtensionHeaders<'_> {
+    type Item = ExtensionHeader;
+
+    #[inline]
+    fn next(&mut self) -> Option<ExtensionHeader> {
+        if self.is_cut || self.is_elsewhere || self.left == 0 || extension_bit(self.protocol).is_none() {
+            return None;
+        }
+        let (protocol, at) = (self.protocol, self.at);
+        self.is_cut = true;
+        let &[next, units] = self.frame.get(at..)?.first_chunk()?;
+        let fragment = if protocol == FRAGMENT { word(self.frame, at + 2)? } else { 0 };
+        self.is_cut = false;
+        let len = 8 + usize::from(units) * extension_unit(protocol);
+        (self.protocol, self.at, self.left) = (next, at + len, self.left - 1);
+        self.is_elsewhere = fragment & 0xFFF8 != 0;
+        Some(ExtensionHeader { protocol, at, len, fragment })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Finds the headers of a frame.
 
-use linerate_core::filter::{ARP, IPV4, IPV6};
+use linerate_core::filter::{ARP, ExtensionHeaders, IPV4, IPV6};
 
 use crate::template::Protocol;
 
@@ -12,15 +12,12 @@ pub(super) const UDP: u8 = 17;
 pub(super) const DCCP: u8 = 33;
 pub(super) const ROUTING: u8 = 43;
 pub(super) const FRAGMENT: u8 = 44;
-const AUTHENTICATION: u8 = 51;
 pub(super) const ICMP6: u8 = 58;
-const DESTINATION: u8 = 60;
 pub(super) const UDP_LITE: u8 = 136;
 
-/// The most VLAN tags, MPLS labels, and IPv6 extension headers that are parsed.
+/// The most VLAN tags and MPLS labels that are parsed.
 const MOST_TAGS: usize = 4;
 const MOST_LABELS: usize = 8;
-const MOST_EXTENSIONS: usize = 12;
 
 /// The headers of a frame, as far as they are known and captured.
 #[derive(Default)]
@@ -206,36 +203,28 @@ impl IpPacket {
         Some(packet)
     }
 
-    /// Skips extension headers (RFC 8200, section 4), and authentication headers of either version.
-    fn skip_extensions(&mut self, frame: &[u8], mut protocol: u8, mut at: usize) -> Option<(u8, usize)> {
-        for _ in 0..MOST_EXTENSIONS {
-            let len = match protocol {
-                HOP_BY_HOP | ROUTING | DESTINATION if self.is_v6 => 8 + usize::from(*frame.get(at + 1)?) * 8,
-                AUTHENTICATION => 8 + usize::from(*frame.get(at + 1)?) * 4,
-                FRAGMENT if self.is_v6 => 8,
-                _ => return Some((protocol, at)),
-            };
-            let header = frame.get(at..at + len)?;
-            match protocol {
+    /// Skips extension headers.
+    fn skip_extensions(&mut self, frame: &[u8], protocol: u8, at: usize) -> Option<(u8, usize)> {
+        let mut walk = ExtensionHeaders::new(frame, protocol, at);
+        for header in &mut walk {
+            let bytes = frame.get(header.at..header.at + header.len)?;
+            if !self.is_v6 {
+                continue;
+            }
+            match header.protocol {
                 // The first fragment header only: the others are part of what is fragmented.
                 FRAGMENT => {
-                    let offset = word(header, 2)?;
-                    self.fragment_at.get_or_insert(at);
-                    self.is_fragment |= offset & 0xFFF9 != 0;
-                    if offset & 0xFFF8 != 0 {
-                        return None;
-                    }
+                    self.fragment_at.get_or_insert(header.at);
+                    self.is_fragment |= header.is_fragment();
                 }
-                ROUTING => self.add_route(header, at),
+                ROUTING => self.add_route(bytes, header.at),
                 _ => {}
             }
-            if matches!(protocol, HOP_BY_HOP | ROUTING) && self.fragment_at.is_none() {
-                (self.fixed_end, self.next_at) = (at + len, at);
+            if matches!(header.protocol, HOP_BY_HOP | ROUTING) && self.fragment_at.is_none() {
+                (self.fixed_end, self.next_at) = (header.at + header.len, header.at);
             }
-            protocol = header[0];
-            at += len;
         }
-        None
+        walk.transport()
     }
 
     /// Adds the addresses of a routing header: of type 0 (RFC 2460), 2 (RFC 6275) and 4 (RFC 8754).
