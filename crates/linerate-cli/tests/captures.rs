@@ -1,5 +1,5 @@
 //! Captures as other programs write them: link types, malformed and ambiguous lengths, and the blocks of pcapng. The
-//! files are those from `kit/cases.py`, tcpdump and scapy.
+//! files are those of `kit/cases.rs`, tcpdump and scapy.
 
 mod kit;
 

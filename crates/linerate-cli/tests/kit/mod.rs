@@ -1,6 +1,8 @@
 //! Tools for tests of the command: the command itself, pairs of namespaces, folders and capture files.
 #![allow(dead_code)] // each test uses a part
 
+pub mod cases;
+
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -101,11 +103,12 @@ pub fn write_frames(path: &str, frames: &[Vec<u8>]) {
     }
 }
 
-/// Writes the captures of `cases.py` into a folder: link types, versions, lengths and blocks as other programs write
+/// Writes the captures of [`cases`] into a folder: link types, versions, lengths and blocks as other programs write
 /// them.
 pub fn write_cases(folder: &Folder) {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kit/cases.py");
-    expect(0, Command::new("/usr/bin/python3").arg(script).current_dir(&folder.0));
+    for (file, bytes) in cases::all() {
+        std::fs::write(folder.0.join(file), bytes).unwrap();
+    }
 }
 
 /// Writes captures of many protocols into a new folder, with scapy.
