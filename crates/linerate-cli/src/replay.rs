@@ -99,7 +99,8 @@ pub struct ReplayOptions {
     /// Spin until each frame is due, which needs an otherwise idle processor; without it the thread sleeps in long gaps
     #[arg(long, conflicts_with = "top")]
     exact: bool,
-    /// Add an Ethernet header to packets of other link types: IP, loopback, Linux cooked, PPP, data frames of 802.11
+    /// Add an Ethernet header to packets of other link types: IP, loopback, Linux cooked, PPP, Cisco
+    /// HDLC, data frames of 802.11
     #[arg(long)]
     ethernet: bool,
     /// Stop after exactly this many frames; accepts k, M or G
@@ -185,8 +186,9 @@ fn check(paths: &[PathBuf], names: &[&str], replay: &ReplayOptions, options: &Ru
     match (names, &replay.split) {
         ([_], Some(_)) => usage("--split divides the frames between two ports; give a second one"),
         ([_, _], None) => usage("which port sends which frames? for example --split first-syn, or --split port"),
-        ([_, _], _) if replay.rate.is_some() => usage("two ports keep the captures' timing: leave out --rate"),
-        ([_, _], _) if replay.count.is_some() => usage("--count needs a single port; --seconds ends two"),
+        ([_, _], _) if matches!(replay.rate, Some(Rate::Line(_))) => {
+            usage("two ports have no common line rate: give --rate in packets or bits per second, of both together")
+        }
         _ => {}
     }
     if replay.passes != 1
@@ -231,6 +233,8 @@ fn sender(
     // A file has no longest frame, but a chain has at most 64 slots.
     let most = if matches!(info.class, PortClass::Capture | PortClass::Nothing) { 64 * room } else { info.max_frame };
     let pace = match (replay.rate, replay.top) {
+        // The rate of all ports together.
+        (Some(rate), _) if replay.split.is_some() => Pace::Rate(rate),
         (Some(rate), _) => {
             let average = source.lens().map_or(60, |(_, average)| average);
             possible(rate, average as f64, device, source.lens().is_none()).map_or(Pace::Top, Pace::Rate)
@@ -240,6 +244,7 @@ fn sender(
     };
     let (pool, tx) = (device.pool().clone(), device.tx(0)?);
     let longest = source.lens().map_or(most, |(longest, _)| longest.min(most));
+    let count = replay.count.unwrap_or(u64::MAX);
     run.ports.sends_frames_of(longest);
     Ok(Sender {
         tx,
@@ -252,7 +257,8 @@ fn sender(
         is_exact: replay.exact,
         longest: most,
         chains: longest > room,
-        left: replay.count.unwrap_or(u64::MAX),
+        left: if replay.split.is_some() { u64::MAX } else { count },
+        until: count,
         end: run.clock.thread_end(),
         is_finished: run.threads.is_finished.clone(),
         unfinished: unfinished.clone(),

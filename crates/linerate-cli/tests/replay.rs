@@ -698,3 +698,83 @@ fn both_ports_keep_the_times() {
         }
     }
 }
+
+/// `--count` and `--rate` apply to both ports together: the first frames of the captures, in their order.
+#[test]
+fn both_ports_have_one_count_and_one_rate() {
+    let folder = Folder::new("replay-two-counted");
+    let [file, a, b] = ["in.pcap", "a.pcap", "b.pcap"].map(|file| folder.path(file));
+    let of = |n: usize| usize::from(n % 3 == 1 || n > 30);
+    let all: Vec<(u64, Vec<u8>)> = (0..40)
+        .map(|n| {
+            let mut frame = frame(n);
+            frame[11] = 2 + of(n) as u8;
+            (n as u64 * 1_000_000, frame)
+        })
+        .collect();
+    write_timed(&file, &all);
+    let ports = [&a, &b].map(|file| format!("pcap:{file}?write"));
+    for memory in ["1G", "0"] {
+        for (options, count, unsent) in [
+            (&["--count", "1"][..], 1, true),
+            (&["--count", "17"], 17, true),
+            (&["--count", "40", "--speed", "100"], 40, false),
+            (&["--count", "77", "--loop", "2"], 77, true),
+            (&["--count", "100", "--loop", "0", "--rate", "10k"], 100, false),
+            (&["--rate", "1k", "--loop", "2"], 80, false),
+            (&["--rate", "100Mbit"], 40, false),
+        ] {
+            let split = [&file, &ports[0], &ports[1], "--split", "mac=02:00:00:00:00:02", "--memory", memory];
+            let (part, summary, said) = replay(0, &[&split[..], options, &["--strict"]].concat());
+            for (port, sent) in [&a, &b].iter().enumerate() {
+                let numbers = (0..count).map(|n| n % 40).filter(|n| of(*n) == port);
+                let expected: Vec<Vec<u8>> = numbers.map(|n| all[n].1.clone()).collect();
+                assert!(frames(sent) == expected, "{options:?}, port {port}: {summary}");
+            }
+            assert_eq!(part["given"], count, "{options:?}: {part}");
+            assert_eq!(said.contains("note: --count ended the replay before the captures' end"), unsent, "{said}");
+        }
+        let rate = [&file, &ports[0], &ports[1], "--split", "mac=02:00:00:00:00:02", "--rate", "200"];
+        let (part, ..) = replay(0, &[&rate[..], &["--memory", memory]].concat());
+        assert!(part["last_sent_seconds"].as_f64().unwrap() >= 0.195, "{part}");
+        assert_eq!((&part["pace"], &part["errors"]["times"]["count"]), (&json!("rate"), &json!(40)), "{part}");
+    }
+    let half = [&file, &ports[0], &ports[1], "--split", "port", "--rate", "50%"];
+    refuses(2, &half, &["two ports have no common line rate"]);
+}
+
+/// The second port starts with the first, also if its first frame is later.
+#[test]
+fn both_ports_have_one_start() {
+    let folder = Folder::new("replay-two-start");
+    let [file, a, b] = ["in.pcap", "a.pcap", "b.pcap"].map(|file| folder.path(file));
+    // 20 frames of the first port, 10 ms apart; those of the second follow.
+    let all: Vec<(u64, Vec<u8>)> = (0..40)
+        .map(|n| {
+            let mut frame = frame(n);
+            frame[11] = 2 + (n / 20) as u8;
+            (n as u64 * 10_000_000, frame)
+        })
+        .collect();
+    write_timed(&file, &all);
+    let ports = [&a, &b].map(|file| format!("pcap:{file}?write"));
+    for memory in ["1G", "0"] {
+        replay(0, &[&file, &ports[0], &ports[1], "--split", "mac=02:00:00:00:00:02", "--memory", memory]);
+        let mut bytes = Vec::new();
+        // When the replay started at the latest, according to each port: at least one frame is nearly in time.
+        let starts: Vec<u64> = [&a, &b]
+            .iter()
+            .map(|sent| {
+                let mut reader = linerate::capture::Reader::open(sent.as_ref()).unwrap();
+                let times = std::iter::from_fn(|| {
+                    let record = reader.next(&mut bytes).unwrap()?;
+                    let number = u64::from_be_bytes(bytes[14..22].try_into().unwrap());
+                    Some(record.nanoseconds.unwrap() - number * 10_000_000)
+                });
+                times.min().unwrap()
+            })
+            .collect();
+        // Two starts would be 200 ms apart.
+        assert!(starts[0].abs_diff(starts[1]) < 100_000_000, "{starts:?}");
+    }
+}

@@ -8,6 +8,7 @@ use linerate::port::CaptureCounts;
 use linerate::traffic::{EditCounts, EditRules, Editor};
 use serde_json::{Value, json};
 
+use super::schedule::Position;
 use super::split::{Split, Splitter};
 
 /// The preparation of frames before they are due.
@@ -31,20 +32,28 @@ const SHORTEST: usize = 60;
 pub struct Chunk {
     pub bytes: Vec<u8>,
     pub frames: Vec<Entry>,
+    /// The positions of these frames among those of all ports, if there are several.
+    pub positions: Vec<Position>,
 }
 
 impl Chunk {
-    /// Appends a frame of `len` bytes, which has the first of them, padded as by a card.
-    fn push(&mut self, time: u64, bytes: &[u8], len: usize) {
+    /// Appends a frame of `len` bytes, which has the first of them, padded as by a card. `position` is its position, and
+    /// becomes that of the next frame.
+    fn push(&mut self, time: u64, bytes: &[u8], len: usize, position: Option<&mut Position>) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         self.bytes.resize(self.bytes.len().max(start + SHORTEST), 0);
         self.frames.push(Entry { time, end: self.bytes.len(), is_snapped: bytes.len() < len });
+        if let Some(position) = position {
+            self.positions.push(*position);
+            position.advance(self.bytes.len() - start);
+        }
     }
 
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.frames.clear();
+        self.positions.clear();
     }
 
     /// Returns the lengths of the frames.
@@ -131,6 +140,8 @@ pub struct Merge {
     shortened: u64,
     editor: Option<Editor>,
     splitter: Option<Splitter>,
+    /// The position of the next frame, if there are several ports.
+    position: Position,
     max_gap: u64,
     loop_pause: Option<u64>,
     /// The files that could not be read to their end.
@@ -158,6 +169,7 @@ impl Merge {
             shortened: 0,
             editor,
             splitter: preparation.split.as_ref().map(Splitter::new),
+            position: Position::default(),
             max_gap: preparation.max_gap.unwrap_or(u64::MAX),
             loop_pause: preparation.loop_pause,
             failures: Vec::new(),
@@ -207,11 +219,12 @@ impl Merge {
         }
         self.count += 1;
         let port = self.splitter.as_mut().map_or(0, |splitter| splitter.port(&lane.bytes));
-        let chunk = &mut chunks[port];
-        let time = self.last;
+        let (chunk, time) = (&mut chunks[port], self.last);
+        let mut position = self.splitter.is_some().then_some(&mut self.position);
+        let mut push = |bytes: &[u8], len| chunk.push(time, bytes, len, position.as_deref_mut());
         match &mut self.editor {
-            Some(editor) => editor.edit(&mut lane.bytes, original_len, |bytes, len| chunk.push(time, bytes, len)),
-            None => chunk.push(time, &lane.bytes, original_len),
+            Some(editor) => editor.edit(&mut lane.bytes, original_len, push),
+            None => push(&lane.bytes, original_len),
         }
         Step::Frame
     }
@@ -227,6 +240,16 @@ impl Merge {
 
     pub fn count(&self) -> u64 {
         self.count
+    }
+
+    /// Returns the position after the last frame, if there are several ports.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// Continues at the position where the pass before this one ended.
+    pub fn continue_at(&mut self, position: Position) {
+        self.position = position;
     }
 
     /// Returns the time of the first frame of all captures, and the counts and times of each file.

@@ -25,13 +25,32 @@ impl Pace {
     }
 }
 
+/// The frames before a frame, on all ports, and their bytes on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    pub frames: u64,
+    pub wire_bytes: u64,
+}
+
+impl Position {
+    /// Continues after a frame of `len` bytes.
+    pub fn advance(&mut self, len: usize) {
+        self.frames += 1;
+        self.wire_bytes += len as u64 + FRAMING;
+    }
+
+    /// Returns the position that is this one after the frames before `other`.
+    pub fn after(self, other: Position) -> Position {
+        let frames = self.frames.saturating_add(other.frames);
+        Position { frames, wire_bytes: self.wire_bytes.saturating_add(other.wire_bytes) }
+    }
+}
+
 /// The due times of frames, in nanoseconds since the start. Each is computed from the start, not from the frame before,
 /// so that rounding errors do not add up.
 pub struct Schedule {
     pace: Pace,
-    /// Frames so far, and their bytes on the wire.
-    frames: u64,
-    wire_bytes: u64,
+    position: Position,
 }
 
 /// Bytes that a wire adds to a frame: CRC, preamble and gap.
@@ -39,23 +58,23 @@ const FRAMING: u64 = 24;
 
 impl Schedule {
     pub fn new(pace: Pace) -> Schedule {
-        Schedule { pace, frames: 0, wire_bytes: 0 }
+        Schedule { pace, position: Position::default() }
     }
 
     /// Returns when the next frame is due. It has `len` bytes, and was captured `time` nanoseconds after the first
-    /// frame.
-    pub fn next(&mut self, time: u64, len: usize) -> u64 {
+    /// frame. `position` is its position among the frames of several ports.
+    pub fn next(&mut self, time: u64, len: usize, position: Option<Position>) -> u64 {
+        self.position = position.unwrap_or(self.position);
         let due = match self.pace {
             Pace::Times(speed) => speed.scale(time),
-            Pace::Rate(Rate::Packets(per_second)) => (self.frames as f64 * 1e9 / per_second) as u64,
+            Pace::Rate(Rate::Packets(per_second)) => (self.position.frames as f64 * 1e9 / per_second) as u64,
             Pace::Rate(rate) => {
                 let Rate::Bits(bits) = rate.for_line_rate(Rate::TEN_GIGABIT) else { return 0 };
-                (self.wire_bytes as f64 * 8e9 / bits) as u64
+                (self.position.wire_bytes as f64 * 8e9 / bits) as u64
             }
             Pace::Top => 0,
         };
-        self.frames += 1;
-        self.wire_bytes += len as u64 + FRAMING;
+        self.position.advance(len);
         due
     }
 }
@@ -77,10 +96,10 @@ mod tests {
             let len = 60 + (frame * 7919 % 1455) as usize;
             // In integers of 128 bits, as the rates have at most two decimals.
             let exact = u128::from(frame) * 100_000_000_000 / 1_488_095_238;
-            assert!(u128::from(by_rate.next(time, len)).abs_diff(exact) <= 1, "frame {frame}");
+            assert!(u128::from(by_rate.next(time, len, None)).abs_diff(exact) <= 1, "frame {frame}");
             let exact = u128::from(wire) * 8_000_000_000 / 9_999_999_937;
-            assert!(u128::from(by_bits.next(time, len)).abs_diff(exact) <= 1, "frame {frame}");
-            assert!(by_time.next(time, len).abs_diff(time / 3) <= 1, "frame {frame}");
+            assert!(u128::from(by_bits.next(time, len, None)).abs_diff(exact) <= 1, "frame {frame}");
+            assert!(by_time.next(time, len, None).abs_diff(time / 3) <= 1, "frame {frame}");
             wire += len as u64 + 24;
             time += 333 + frame * 104_729 % 10_007;
         }
@@ -98,7 +117,7 @@ mod tests {
             (Pace::Top, [0, 0, 0]),
         ] {
             let mut schedule = Schedule::new(pace);
-            assert_eq!(frames.map(|(time, len)| schedule.next(time, len)), due, "{pace:?}");
+            assert_eq!(frames.map(|(time, len)| schedule.next(time, len, None)), due, "{pace:?}");
         }
     }
 }

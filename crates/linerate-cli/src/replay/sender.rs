@@ -107,8 +107,9 @@ pub struct Sender {
     pub longest: usize,
     /// Frames may be chains of slots.
     pub chains: bool,
-    /// Frames that may still be sent.
+    /// Frames that may still be sent; and the position at which the frames of several ports end.
     pub left: u64,
+    pub until: u64,
     pub end: End,
     pub is_finished: Arc<AtomicBool>,
     /// The senders that still have frames, and whether this is one of them.
@@ -265,7 +266,11 @@ impl Sender {
     /// Adds the next frame to the batch if it is due by `now`; returns whether it was added.
     fn load(&mut self, now: u64) -> bool {
         let frame = match self.source.peek() {
-            Peek::Frame(frame) if self.left > 0 => frame,
+            Peek::Frame(frame)
+                if self.left > 0 && frame.position.is_none_or(|position| position.frames < self.until) =>
+            {
+                frame
+            }
             Peek::NotRead if self.left > 0 => {
                 self.has_starved = true;
                 return false;
@@ -278,7 +283,8 @@ impl Sender {
                 return false;
             }
         };
-        let due = *self.next.get_or_insert_with(|| self.schedule.next(frame.time, frame.len).min(NEVER));
+        let due =
+            *self.next.get_or_insert_with(|| self.schedule.next(frame.time, frame.len, frame.position).min(NEVER));
         if due > now {
             return false;
         }

@@ -13,6 +13,7 @@ use linerate::capture::Frames;
 use linerate::traffic::EditCounts;
 
 use super::merge::{Chunk, Found, Merge, Preparation, Step};
+use super::schedule::Position;
 use crate::notes::unread;
 use crate::signals::interrupts;
 
@@ -45,6 +46,9 @@ pub struct Source {
     /// The time at which this pass begins, and how long it takes.
     pass_start: u64,
     period: u64,
+    /// The frames of all ports before this pass, and in a pass.
+    pass_position: Position,
+    frames_of_pass: Position,
     /// Passes left after this one; `None`: endless.
     passes: Option<u64>,
     /// The passes have no end.
@@ -64,6 +68,8 @@ pub struct NextFrame {
     pub time: u64,
     pub len: usize,
     pub is_snapped: bool,
+    /// Its position among the frames of all ports, if there are several.
+    pub position: Option<Position>,
 }
 
 /// The result of [`Source::peek`].
@@ -136,7 +142,7 @@ fn read_all(
     }
     let reading = Arc::<Mutex<Reading>>::default();
     record_pass(&reading, &mut merge);
-    let period = merge.period();
+    let (period, frames_of_pass) = (merge.period(), merge.position());
     let has_failed = {
         let mut reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
         if merge.count() == 0 {
@@ -160,6 +166,8 @@ fn read_all(
             at: (0, 0, 0),
             pass_start: 0,
             period,
+            pass_position: Position::default(),
+            frames_of_pass,
             is_endless: passes.is_none(),
             ahead: None,
             _open: open.clone(),
@@ -196,6 +204,8 @@ fn read_ahead(
             at: (0, 0, 0),
             pass_start: 0,
             period: 0,
+            pass_position: Position::default(),
+            frames_of_pass: Position::default(),
             passes: Some(0),
             is_endless: passes.is_none(),
             ahead: Some(Ahead { chunks, back, is_ready: is_ready.clone(), stop: stop.clone() }),
@@ -258,7 +268,8 @@ impl Source {
                 Some(of) => {
                     if let Some(entry) = of.frames.get(frame) {
                         let (time, len) = (self.pass_start.saturating_add(entry.time), entry.end - begin);
-                        return Peek::Frame(NextFrame { time, len, is_snapped: entry.is_snapped });
+                        let position = of.positions.get(frame).map(|position| self.pass_position.after(*position));
+                        return Peek::Frame(NextFrame { time, len, is_snapped: entry.is_snapped, position });
                     }
                     self.at = (chunk + 1, 0, 0);
                 }
@@ -272,7 +283,7 @@ impl Source {
 
     /// Continues after the last chunk: with the next pass, or with a chunk that was read ahead.
     fn next_chunk(&mut self) -> Peek {
-        const MORE: Peek = Peek::Frame(NextFrame { time: 0, len: 0, is_snapped: false });
+        const MORE: Peek = Peek::Frame(NextFrame { time: 0, len: 0, is_snapped: false, position: None });
         if let Some(ahead) = &self.ahead {
             let next = match ahead.chunks.try_recv() {
                 Ok(next) => next,
@@ -289,6 +300,7 @@ impl Source {
                 None => {}
             }
             self.pass_start = self.pass_start.saturating_add(self.period);
+            self.pass_position = self.pass_position.after(self.frames_of_pass);
         }
         self.at = (0, 0, 0);
         MORE
@@ -366,7 +378,10 @@ impl Reader {
             }
             pass_start = pass_start.saturating_add(merge.period());
             match Merge::open(&self.paths, &self.preparation, pass) {
-                Ok(again) => merge = again,
+                Ok(mut again) => {
+                    again.continue_at(merge.position());
+                    merge = again;
+                }
                 Err(error) => {
                     reading.failures.push(error);
                     break;
@@ -414,6 +429,77 @@ impl Reader {
                 output.chunks.send(chunk).ok()
             }
             Err(TrySendError::Disconnected(_)) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use linerate::capture::Writer;
+    use linerate::traffic::Rate;
+
+    use super::super::schedule::{Pace, Schedule};
+    use super::*;
+
+    /// Returns when each frame of each port is due, and its position.
+    fn due(sources: Vec<Source>, pace: Pace) -> Vec<Vec<(u64, u64)>> {
+        let begin = Instant::now();
+        let of = |mut source: Source| {
+            let (mut schedule, mut all) = (Schedule::new(pace), Vec::new());
+            loop {
+                match source.peek() {
+                    Peek::Frame(frame) => {
+                        let position = frame.position.expect("there are two ports");
+                        all.push((schedule.next(frame.time, frame.len, frame.position), position.frames));
+                        source.advance();
+                    }
+                    Peek::NotRead => assert!(begin.elapsed() < Duration::from_secs(60), "{} frames", all.len()),
+                    Peek::End => return all,
+                }
+            }
+        };
+        sources.into_iter().map(of).collect()
+    }
+
+    /// The frames of two ports have one schedule: each is due at its own time in the capture, or in turn at a rate.
+    #[test]
+    fn frames_of_two_ports_have_one_schedule() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("in.pcap");
+        let mut writer = Writer::create(&path).unwrap();
+        let (mut time, mut all) = (1_700_000_000_000_000_007u64, Vec::new());
+        for frame in 0..100u64 {
+            // The first frames of the second port are late.
+            let port = usize::from(frame > 9 && frame * 7919 % 5 < 2);
+            let mut bytes = vec![0; 60 + (frame * 37 % 1400) as usize];
+            bytes[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2 + port as u8]);
+            writer.write(time, &bytes).unwrap();
+            all.push((port, time - 1_700_000_000_000_000_007, bytes.len()));
+            time += 1 + frame * 104_729 % 10_007;
+        }
+        drop(writer);
+        let last = all[99].1;
+        let period = last + last / 99;
+        let preparation =
+            Preparation { split: Some("mac=02:00:00:00:00:02".parse().unwrap()), ..Preparation::default() };
+        let wire = |count: usize| -> u64 { (0..count).map(|frame| all[frame % 100].2 as u64 + 24).sum() };
+        for memory in [u64::MAX, 0] {
+            let open = || open(std::slice::from_ref(&path), &preparation, 2, 3, memory).unwrap();
+            let paces: [(Pace, &dyn Fn(usize) -> u64); 3] = [
+                (Pace::Times("1x".parse().unwrap()), &|n| (n / 100) as u64 * period + all[n % 100].1),
+                (Pace::Rate(Rate::Packets(1e6)), &|n| n as u64 * 1000),
+                (Pace::Rate(Rate::Bits(8e9)), &wire),
+            ];
+            for (pace, expected) in paces {
+                let found = due(open(), pace);
+                for port in 0..2 {
+                    let of_port = (0..300).filter(|n| all[n % 100].0 == port);
+                    let right: Vec<(u64, u64)> = of_port.map(|n| (expected(n), n as u64)).collect();
+                    assert_eq!(found[port], right, "{pace:?}, port {port}, {memory} bytes of memory");
+                }
+            }
         }
     }
 }
