@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 
 use clap::builder::{NonEmptyStringValueParser, PossibleValue, TypedValueParser};
+use clap::error::ErrorKind;
 use clap::{Arg, Command, Error};
 use linerate::KINDS;
 use linerate::port::Form;
@@ -15,6 +16,13 @@ impl TypedValueParser for PortArg {
     type Value = String;
 
     fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<String, Error> {
+        if value.to_str().is_none() {
+            let value = value.to_string_lossy();
+            let why = format!(
+                "'{value}' is not UTF-8: give an interface with such a name by its index, as packet:7 (see: ip link)\n"
+            );
+            return Err(Error::raw(ErrorKind::InvalidUtf8, why).with_cmd(command));
+        }
         NonEmptyStringValueParser::new().parse_ref(command, arg, value)
     }
 

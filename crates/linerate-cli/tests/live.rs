@@ -2,6 +2,7 @@
 
 mod kit;
 
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -61,6 +62,16 @@ fn any_is_all_interfaces_and_those_that_appear_later() {
     let all = written(&path);
     let ours: Vec<Vec<u8>> = all.iter().filter(|frame| frame[12..14] == [0x88, 0xB5]).cloned().collect();
     assert_eq!((code, all.len(), ours), (Some(0), 44, [frames(20), frames(20)].concat()), "{said}");
+    // Each packet has the interface that received it.
+    let mut tshark = Command::new("tshark");
+    let names = text(&expect(0, tshark.args(["-n", "-r", &path, "-T", "fields", "-e", "frame.interface_name"])).stdout);
+    let count = |begin: &str| names.lines().filter(|name| name.starts_with(begin)).count();
+    assert_eq!(["a", "b", "lo"].map(count), [20, 20, 4], "{names}");
+    assert!(!names.contains("any"), "{names}");
+    let lines = text(&expect(0, Command::new("tcpdump").args(["-n", "-r", &path])).stdout);
+    // Hexadecimal lines follow unknown packets.
+    let packets = lines.lines().filter(|line| !line.starts_with('\t')).count();
+    assert_eq!(packets, 44, "{lines}");
     let said = text(&expect(1, &mut inside(&namespace, "gen packet:any --count 1 --seconds 9")).stderr);
     assert!(said.contains("it receives from all interfaces; to send, name one"), "{said}");
 }
@@ -211,4 +222,30 @@ fn a_capture_continues_as_another_user() {
     other.args(["capture", "null:", "--user", "root"]);
     let said = text(&expect(1, other.uid(DAEMON).gid(DAEMON)).stderr);
     assert!(said.contains("only root can; otherwise leave it out"), "{said}");
+}
+
+/// An interface whose name is not UTF-8 is given by its index; errors explain this.
+#[test]
+fn an_interface_without_a_name_in_utf8_has_its_index() {
+    let (folder, namespace) = (Folder::new("live-bytes"), Namespace::new("lb"));
+    namespace.disable_ipv6("default");
+    let [sent, path] = ["sent.pcap", "out.pcapng"].map(|name| folder.path(name));
+    write_frames(&sent, &frames(5));
+    namespace.script(
+        r"name=$(printf 'e\377x'); ip link add v0 type veth peer name $name; ip link set v0 up; ip link set $name up",
+    );
+    let index = namespace.script("cat /sys/class/net/e*/ifindex").trim().to_string();
+    let capture = format!("capture packet:{index} --write {path} --count 5 --seconds 60");
+    let capture = Process::start(&mut inside(&namespace, &capture));
+    await_sockets(&namespace, 1);
+    namespace.run(&format!("tcpreplay --topspeed -i v0 {sent}"));
+    assert_eq!((capture.ended().0, written(&path)), (Some(0), frames(5)));
+
+    let said = text(&expect(2, &mut inside(&namespace, "capture packet:nope --count 1")).stderr);
+    assert!(said.contains(&format!("{index} (its name is not UTF-8)")), "{said}");
+    let said = text(&expect(2, &mut inside(&namespace, "capture packet:e%FFx --count 1")).stderr);
+    assert!(said.contains("and such an interface as its index"), "{said}");
+    let mut bytes = linerate(&["capture"]);
+    let said = text(&expect(2, bytes.arg(std::ffi::OsStr::from_bytes(b"packet:e\xFFx"))).stderr);
+    assert!(said.contains("give an interface with such a name by its index, as packet:7"), "{said}");
 }

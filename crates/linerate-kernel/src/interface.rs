@@ -1,6 +1,7 @@
 //! An interface of Linux and its current state (netdevice(7), ethtool's ioctl).
 #![allow(unsafe_code)]
 
+use std::ffi::{CStr, CString};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,7 +15,10 @@ use super::capabilities::{self, INTERFACE};
 
 /// A network interface of the kernel, in the process's network namespace.
 pub struct Interface {
+    /// The name that [`open`](Interface::open) gets: its index, if the kernel's name is not UTF-8.
     name: String,
+    /// The kernel's name.
+    raw: CString,
     index: u32,
     socket: OwnedFd,
 }
@@ -70,19 +74,36 @@ impl LongestFrame {
 }
 
 impl Interface {
-    /// Looks up an interface.
+    /// Looks up an interface by its name, or by its index if no interface has the number as its name. The name may be
+    /// any bytes in Linux; without UTF-8, only the index can be given.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`].
     pub fn open(name: &str) -> Result<Interface> {
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
             .map_err(|error| Error::system("socket(AF_INET)", error))?;
-        let index = netdevice::name_to_index(&socket, name).map_err(|_| {
-            let names: Vec<String> = netdevice_names(&socket).iter().map(|name| escaped(name)).collect();
-            let why = format!("there is no such interface; there are {}", names.join(", "));
-            Error::new(ErrorKind::NotFound, name, why).with_remedy(Remedy::Step("see: ip link".into()))
-        })?;
-        Ok(Interface { name: name.to_string(), index, socket })
+        if let Ok(index) = netdevice::name_to_index(&socket, name)
+            && let Ok(raw) = CString::new(name)
+        {
+            return Ok(Interface { name: name.to_string(), raw, index, socket });
+        }
+        if let Some((index, raw)) = name.parse().ok().and_then(|index| Some((index, raw_name(index)?))) {
+            let name = raw.to_str().unwrap_or(name).to_string();
+            return Ok(Interface { name, raw, index, socket });
+        }
+        let described = |(index, name): &(u32, CString)| match name.to_str() {
+            Ok(name) => escaped(name),
+            Err(_) => format!("{index} (its name is not UTF-8)"),
+        };
+        let names: Vec<String> = netdevice_names().iter().map(described).collect();
+        let why = format!("there is no such interface; there are {}", names.join(", "));
+        Err(Error::new(ErrorKind::NotFound, name, why).with_remedy(Remedy::Step("see: ip link".into())))
+    }
+
+    /// Returns the name of the interface with this index; `None` if there is none. Bytes that are not UTF-8 are
+    /// replaced.
+    pub fn name_of(index: u32) -> Option<String> {
+        raw_name(index).map(|name| name.to_string_lossy().into_owned())
     }
 
     /// Returns a value for all interfaces, also if they appear later. It has no MAC address and no MTU.
@@ -93,7 +114,7 @@ impl Interface {
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
             .map_err(|error| Error::system("socket(AF_INET)", error))?;
         // The kernel's number for "any" in addresses of packet sockets (packet(7)).
-        Ok(Interface { name: "any".to_string(), index: 0, socket })
+        Ok(Interface { name: "any".to_string(), raw: c"any".to_owned(), index: 0, socket })
     }
 
     /// Returns whether this is [all interfaces](Interface::any).
@@ -117,17 +138,15 @@ impl Interface {
 
     /// Returns all interfaces except the loopback.
     pub fn all() -> Vec<Interface> {
-        let Ok(socket) = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None) else {
-            return Vec::new();
+        let others = netdevice_names().into_iter().filter(|(_, name)| name.as_c_str() != c"lo");
+        let open = |(index, name): (u32, CString)| match name.to_str() {
+            Ok(name) => Interface::open(name).ok(),
+            Err(_) => Interface::open(&index.to_string()).ok(),
         };
-        netdevice_names(&socket)
-            .iter()
-            .filter(|name| *name != "lo")
-            .filter_map(|name| Interface::open(name).ok())
-            .collect()
+        others.filter_map(open).collect()
     }
 
-    /// Returns the name.
+    /// Returns the name; if the kernel's name is not UTF-8, the index.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -139,7 +158,7 @@ impl Interface {
 
     /// Calls an ioctl of netdevice(7).
     fn ioctl(&self, request: libc::c_ulong, argument: libc::__c_anonymous_ifr_ifru) -> io::Result<libc::ifreq> {
-        let mut ifreq = request_for(&self.name, argument);
+        let mut ifreq = request_for(self.raw.to_bytes(), argument);
         // SAFETY: the kernel reads and writes one `ifreq`; the memory to which ethtool's `ifreq` points outlives the
         // call.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), request as libc::Ioctl, &raw mut ifreq) };
@@ -164,8 +183,8 @@ impl Interface {
         if self.is_any() {
             return Ok(());
         }
-        match netdevice::name_to_index(&self.socket, &self.name) {
-            Ok(index) if index == self.index => Ok(()),
+        match raw_name(self.index) {
+            Some(name) if name == self.raw => Ok(()),
             _ => Err(Error::interface_gone(&self.name)),
         }
     }
@@ -259,7 +278,8 @@ impl Interface {
     /// use.
     pub fn addresses(&self) -> Vec<IpAddr> {
         let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
-        let ours = all.filter(|entry| entry.interface_name == self.name).filter_map(|entry| entry.address);
+        let name = self.raw.to_string_lossy();
+        let ours = all.filter(|entry| entry.interface_name == name).filter_map(|entry| entry.address);
         let addresses = ours.filter_map(|address| {
             let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
             v4.or(address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
@@ -310,10 +330,10 @@ impl Interface {
 }
 
 /// Returns the argument of an ioctl of netdevice(7) for an interface.
-pub(super) fn request_for(name: &str, argument: libc::__c_anonymous_ifr_ifru) -> libc::ifreq {
+pub(super) fn request_for(name: &[u8], argument: libc::__c_anonymous_ifr_ifru) -> libc::ifreq {
     let mut request = libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru: argument };
-    for (to, from) in request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
+    for (to, from) in request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(name) {
+        *to = *from as libc::c_char;
     }
     request
 }
@@ -330,17 +350,29 @@ pub(super) fn mac_of(answer: &libc::ifreq) -> MacAddress {
     MacAddress(std::array::from_fn(|n| bytes[n] as u8))
 }
 
-/// Returns the names of all interfaces, sorted by index.
-fn netdevice_names(socket: &OwnedFd) -> Vec<String> {
-    // `getifaddrs` returns an entry for each link and each address. In a program with linerate's preloaded libraries,
-    // the list also contains ports, which have no index in the kernel.
-    let entries = nix::ifaddrs::getifaddrs().into_iter().flatten();
-    let numbered = entries.filter_map(|entry| {
-        let name = entry.interface_name;
-        netdevice::name_to_index(socket, &name).ok().map(|index| (index, name))
-    });
-    let mut names: Vec<(u32, String)> = numbered.collect();
-    names.sort();
-    names.dedup();
-    names.into_iter().map(|(_, name)| name).collect()
+/// Returns the kernel's name of the interface with this index.
+fn raw_name(index: u32) -> Option<CString> {
+    let mut name = [0u8; libc::IF_NAMESIZE];
+    // SAFETY: the C library writes at most IF_NAMESIZE bytes, with a zero at the end.
+    let is_found = unsafe { !libc::if_indextoname(index, name.as_mut_ptr().cast()).is_null() };
+    CStr::from_bytes_until_nul(&name).ok().filter(|_| is_found).map(CStr::to_owned)
+}
+
+/// Returns the indexes and the names of all interfaces, sorted by index.
+fn netdevice_names() -> Vec<(u32, CString)> {
+    let mut all = Vec::new();
+    // SAFETY: the C library returns entries up to one with index 0, whose names are valid until they are freed.
+    unsafe {
+        let entries = libc::if_nameindex();
+        let mut entry = entries;
+        while !entry.is_null() && (*entry).if_index != 0 {
+            all.push(((*entry).if_index, CStr::from_ptr((*entry).if_name).to_owned()));
+            entry = entry.add(1);
+        }
+        if !entries.is_null() {
+            libc::if_freenameindex(entries);
+        }
+    }
+    all.sort();
+    all
 }

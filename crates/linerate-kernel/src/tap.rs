@@ -128,7 +128,7 @@ impl Tap {
 impl Tap {
     /// Calls a tun ioctl with an `ifreq`; the interface may be in another network namespace by now.
     fn ioctl(&self, interface: &Interface, request: libc::Ioctl) -> Result<libc::ifreq> {
-        let mut ifreq = request_for("", number(0));
+        let mut ifreq = request_for(b"", number(0));
         // SAFETY: the kernel writes one `ifreq`, which outlives the call.
         let result = unsafe { libc::ioctl(self.queues[0].as_raw_fd(), request, &raw mut ifreq) };
         if result < 0 { Err(interface.gone()) } else { Ok(ifreq) }
@@ -147,7 +147,7 @@ fn open_queue(name: &str, several: bool, offloads: bool) -> io::Result<Opened> {
     let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
     let several = if several { libc::IFF_MULTI_QUEUE } else { 0 };
     let flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | several) as libc::c_short;
-    let mut ifreq = request_for(name, libc::__c_anonymous_ifr_ifru { ifru_flags: flags });
+    let mut ifreq = request_for(name.as_bytes(), libc::__c_anonymous_ifr_ifru { ifru_flags: flags });
     let call = |request: libc::Ioctl, argument: libc::c_ulong| {
         // SAFETY: the kernel reads and writes one `ifreq`, or an int, that outlives the call, or takes a number.
         let result = unsafe { libc::ioctl(file.as_raw_fd(), request, argument) };

@@ -113,7 +113,8 @@ impl PortName {
         };
         let (prefix, rest) = address.split_once(':').unwrap_or(("", address));
         let Some(meant) = unescaped(rest) else {
-            return bad("its escapes (%XX) are not UTF-8; write % itself as %25".to_string());
+            return bad("its escapes (%XX) are not UTF-8; write % itself as %25, and such an interface as its index"
+                .to_string());
         };
         match kind.address {
             Address::Interface if meant.is_empty() || meant.contains('/') || meant.contains(char::is_whitespace) => {
