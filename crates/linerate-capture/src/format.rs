@@ -86,17 +86,16 @@ impl Format {
                     option(bytes, 4, concat!("linerate ", env!("CARGO_PKG_VERSION")).as_bytes()); // shb_userappl
                     option(bytes, 0, &[]);
                 });
-                for name in interfaces {
-                    block(bytes, INTERFACE, |bytes| {
-                        words(bytes, &[link, snaplen]);
-                        if !name.is_empty() {
-                            option(bytes, 2, name.as_bytes()); // if_name
-                        }
-                        option(bytes, 9, &[9]); // if_tsresol: 10^-9 s
-                        option(bytes, 0, &[]);
-                    });
-                }
+                interfaces.iter().for_each(|name| interface(bytes, snaplen, link, name));
             }
+        }
+    }
+
+    /// Appends an interface that appeared after the file's beginning; its number is the next one. A pcap file has no
+    /// room for it, so nothing is appended.
+    pub fn add_interface(self, bytes: &mut Vec<u8>, snaplen: u32, name: &str) {
+        if self == Format::Pcapng {
+            interface(bytes, snaplen, LinkType::ETHERNET.0.into(), name);
         }
     }
 
@@ -116,14 +115,7 @@ impl Format {
 
     /// Appends `kept`, the first bytes of a packet of `original_len` bytes.
     #[inline]
-    pub(super) fn append_cut(
-        self,
-        bytes: &mut Vec<u8>,
-        interface: u32,
-        nanoseconds: u64,
-        kept: &[u8],
-        original_len: usize,
-    ) {
+    pub fn append_cut(self, bytes: &mut Vec<u8>, interface: u32, nanoseconds: u64, kept: &[u8], original_len: usize) {
         let [len, original] = [kept.len() as u32, original_len as u32];
         let nanoseconds = nanoseconds.min(self.latest());
         match self {
@@ -209,6 +201,18 @@ fn block(bytes: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let len = (bytes.len() - start + 4) as u32;
     bytes[start + 4..start + 8].copy_from_slice(&len.to_le_bytes());
     words(bytes, &[len]);
+}
+
+/// Appends the block of an interface (section 4.2).
+fn interface(bytes: &mut Vec<u8>, snaplen: u32, link: u32, name: &str) {
+    block(bytes, INTERFACE, |bytes| {
+        words(bytes, &[link, snaplen]);
+        if !name.is_empty() {
+            option(bytes, 2, name.as_bytes()); // if_name
+        }
+        option(bytes, 9, &[9]); // if_tsresol: 10^-9 s
+        option(bytes, 0, &[]);
+    });
 }
 
 /// Appends an option to a block (section 3.5); code 0 ends the options.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use linerate_core::batch::Batch;
 use linerate_core::error::{Error, Result};
 use linerate_core::memory::Pool;
-use linerate_core::packet::Times;
+use linerate_core::packet::{Origin, Times, now};
 use linerate_core::port::{
     Address, CaptureCounts, Config, Description, Device, Link, Maturity, Opening, PortClass, PortKind, PortName,
     PortOption, QueueCounters, Receive, SoftwareDevice, SoftwarePort, TIMESTAMPS, Transmit, Value, Waker,
@@ -177,6 +177,7 @@ struct Replay {
     bytes: Vec<u8>,
     /// The frame was cut to the snap length.
     is_snapped: bool,
+    origin: Origin,
     /// The last pass has ended.
     is_over: bool,
     defects: Arc<Defects>,
@@ -200,6 +201,7 @@ impl Replay {
             next: None,
             bytes: Vec::new(),
             is_snapped: false,
+            origin: Origin::Port,
             is_over: false,
             defects,
         })
@@ -229,6 +231,9 @@ impl Replay {
             match self.frames.next(&mut self.bytes)? {
                 FramePoll::Frame { nanoseconds, captured_len, original_len } => {
                     self.is_snapped = captured_len < original_len;
+                    let original_len = original_len.try_into().unwrap_or(u32::MAX);
+                    let padding = (self.bytes.len() - captured_len).try_into().unwrap_or(u8::MAX);
+                    self.origin = Origin::File { original_len, padding };
                     self.next = Some(nanoseconds);
                     return Ok(self.next);
                 }
@@ -296,8 +301,9 @@ impl Receive for CaptureRx {
                 }
                 self.counters.missed(0, 1);
             } else {
-                if let Some(time) = replay.next.flatten().filter(|_| self.timestamps) {
-                    batch.stamp_last(time);
+                if self.timestamps {
+                    // A simple packet of pcapng has no time.
+                    batch.stamp_last_of(replay.next.flatten().unwrap_or_else(now), replay.origin);
                 }
                 if replay.is_snapped {
                     self.snapped.fetch_add(1, Ordering::Relaxed);

@@ -2,6 +2,7 @@
 //!
 //! - `stream`: a queue's records in chunks, which its thread hands to the writer; `merge`: the records of several
 //!   queues by time
+//! - `interfaces`: their names and numbers in a file
 //! - `files`: one file, or a ring of several; `commands`: a program for each finished file; `lines`: one line of text
 //!   per packet
 //! - `expression`: filters in libpcap's language; `user`: giving up root's privileges
@@ -9,6 +10,7 @@
 mod commands;
 mod expression;
 mod files;
+mod interfaces;
 mod lines;
 mod merge;
 mod stream;
@@ -33,6 +35,7 @@ use serde_json::{Value, json};
 use self::expression::Expression;
 pub use self::files::is_standard_output;
 use self::files::{Ends, Files, Ring};
+use self::interfaces::{Interfaces, Numbers};
 use self::merge::Merge;
 use self::stream::{CHUNK, Chunk, Shared, Stream, now};
 use self::user::{User, needs_root_to_close};
@@ -142,7 +145,7 @@ impl CaptureOptions {
 /// The destination of the records.
 enum Target {
     Files(Box<Files>),
-    Lines { names: Vec<String>, is_json: bool },
+    Lines { interfaces: Arc<Interfaces>, is_json: bool },
 }
 
 /// Captures until the run ends.
@@ -178,10 +181,13 @@ pub fn run(ports: &[&str], capture: &CaptureOptions, options: &RunOptions) -> Re
     if let Some(user) = &capture.user {
         user.assume()?;
     }
-    let names = parsed.iter().map(|name| name.short().to_string()).collect();
+    let interfaces = Interfaces::new(parsed.iter().map(|name| name.short().to_string()).collect());
     let target = match &capture.write {
-        Some(path) => Target::Files(Box::new(Files::create(path, capture.snaplen, names, capture.ring.clone())?)),
-        None => Target::Lines { names, is_json: options.json },
+        Some(path) => {
+            let files = Files::create(path, capture.snaplen, interfaces.clone(), capture.ring.clone())?;
+            Target::Files(Box::new(files))
+        }
+        None => Target::Lines { interfaces: interfaces.clone(), is_json: options.json },
     };
     run.shown = match &capture.write {
         Some(path) if is_standard_output(path) => Shown::SummaryOnStderr,
@@ -200,7 +206,8 @@ pub fn run(ports: &[&str], capture: &CaptureOptions, options: &RunOptions) -> Re
         let mut of_interface = Vec::new();
         for (queue, number) in (0..queues).zip(&mut numbers) {
             let format = target.format();
-            let stream = Stream::new(number, interface as u32, format, capture.snaplen as usize, each, full.clone());
+            let numbers = Numbers::new(interface as u32, interfaces.clone());
+            let stream = Stream::new(number, numbers, format, capture.snaplen as usize, each, full.clone());
             of_interface.push(stream.shared.clone());
             spawn(&mut run, interface, queue, stream, capture, options)?;
         }
@@ -316,7 +323,7 @@ fn spawn(
                     && expression.as_ref().is_none_or(|expression| expression.matches(frame))
                 {
                     accepted += 1;
-                    stream.push(packet.timestamp().unwrap_or(time), frame);
+                    stream.push(packet.timestamp().unwrap_or(time), frame, packet.origin());
                 }
             }
             batch.clear();
@@ -460,9 +467,9 @@ impl Target {
     fn write(&mut self, records: &[u8], streams: &[Vec<Arc<Shared>>]) -> Result<(), Error> {
         match self {
             Target::Files(files) => files.write(records, &|files| ends(files, streams)),
-            Target::Lines { names, is_json } => {
+            Target::Lines { interfaces, is_json } => {
                 let lines = if *is_json { lines::json_lines } else { lines::lines };
-                print(&lines(Format::Pcapng, records, names));
+                print(&lines(Format::Pcapng, records, &interfaces.from(0).0));
                 Ok(())
             }
         }

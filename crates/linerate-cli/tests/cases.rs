@@ -284,6 +284,7 @@ impl Right {
             captured.push(padded(bytes.clone()));
         }
         assert!(captured == sent, "{}", self.file);
+        assert_eq!(lens, self.lens, "{}", self.file);
         // A simple packet has no time: it gets that at which it was received.
         if self.file != "ng_spb.pcapng" {
             let first = times.first().copied().unwrap_or(0);

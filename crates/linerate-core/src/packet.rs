@@ -113,8 +113,50 @@ fn split(slots: &mut [Slot]) -> (&mut [Slot], &mut [Slot]) {
     slots.split_at_mut(Slot::first_packet(slots))
 }
 
-/// The offset of a packet's timestamp in its buffer; the [`Offload`] is before it.
-const STAMP: usize = 16;
+/// The offset of a packet's timestamp in its buffer. Its [`Origin`] is before it, and the [`Offload`] before that.
+const STAMP: usize = ORIGIN + Origin::LEN;
+const ORIGIN: usize = Offload::LEN;
+
+/// Where a packet with a timestamp was captured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// At the port, complete.
+    #[default]
+    Port,
+    /// At this interface of a port on several: the kernel's index.
+    Interface(u32),
+    /// In a capture file.
+    File {
+        /// The length before the packet was cut to the capture's snap length, in bytes.
+        original_len: u32,
+        /// Bytes at the packet's end that the capture does not have: padding to the shortest frame.
+        padding: u8,
+    },
+}
+
+impl Origin {
+    /// Its bytes in a buffer.
+    const LEN: usize = 6;
+
+    fn to_bytes(self) -> [u8; Origin::LEN] {
+        let (kind, padding, number) = match self {
+            Origin::Port => (0, 0, 0),
+            Origin::Interface(index) => (1, 0, index),
+            Origin::File { original_len, padding } => (2, padding, original_len),
+        };
+        let [a, b, c, d] = number.to_ne_bytes();
+        [kind, padding, a, b, c, d]
+    }
+
+    fn from_bytes([kind, padding, a, b, c, d]: [u8; Origin::LEN]) -> Origin {
+        let number = u32::from_ne_bytes([a, b, c, d]);
+        match kind {
+            1 => Origin::Interface(number),
+            2 => Origin::File { original_len: number, padding },
+            _ => Origin::Port,
+        }
+    }
+}
 
 /// Strictly increasing arrival times for a receiver's packets, in nanoseconds since 1970 (system time).
 #[derive(Default)]
@@ -137,10 +179,13 @@ pub fn now() -> u64 {
     SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64
 }
 
-/// Records when a packet with this first slot arrived.
-pub fn stamp(first: &mut Slot, view: View<'_>, nanoseconds: u64) {
+/// Records when and where a packet with this first slot arrived.
+pub fn stamp(first: &mut Slot, view: View<'_>, nanoseconds: u64, origin: Origin) {
     first.set_stamped();
-    view.note(first, STAMP, &nanoseconds.to_ne_bytes());
+    let mut bytes = [0; View::NOTES - ORIGIN];
+    bytes[..Origin::LEN].copy_from_slice(&origin.to_bytes());
+    bytes[Origin::LEN..].copy_from_slice(&nanoseconds.to_ne_bytes());
+    view.note(first, ORIGIN, &bytes);
 }
 
 /// Returns when the packet with this first slot arrived, if it was recorded.
@@ -575,6 +620,31 @@ impl Packet<'_> {
     #[inline]
     pub fn timestamp(&self) -> Option<u64> {
         timestamp(self.slots.first()?, self.view)
+    }
+
+    /// Returns where the packet was captured, if it has a [`timestamp`](Packet::timestamp); otherwise
+    /// [`Origin::Port`].
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let ([port], mut batch) = (linerate::open(["null:"])?, linerate::Batch::new());
+    /// use linerate_core::packet::Origin;
+    ///
+    /// batch.push(port.pool(), &[0; 60]);
+    /// batch.stamp_last_of(1_000_000_000, Origin::File { original_len: 1514, padding: 0 });
+    /// let origin = batch.packets().next().unwrap().origin();
+    /// assert_eq!(origin, Origin::File { original_len: 1514, padding: 0 });
+    /// # Ok(()) }
+    /// ```
+    #[inline]
+    pub fn origin(&self) -> Origin {
+        match self.slots.first() {
+            Some(first) if first.is_stamped() => {
+                let notes = self.view.notes(first);
+                notes[ORIGIN..].first_chunk().map_or(Origin::Port, |bytes| Origin::from_bytes(*bytes))
+            }
+            _ => Origin::Port,
+        }
     }
 
     /// Returns the pending offloads.

@@ -5,12 +5,14 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use linerate::Error;
 use linerate::capture::{Compressor, Counts, Extent, Format, Output, Reader};
 
 use super::commands::FileCommands;
+use super::interfaces::Interfaces;
 use crate::show::is_closed;
 use crate::signals::interrupts;
 
@@ -68,7 +70,7 @@ pub struct Files {
     path: PathBuf,
     format: Format,
     snaplen: u32,
-    interfaces: Vec<String>,
+    interfaces: Arc<Interfaces>,
     ring: Ring,
     pub commands: FileCommands,
     current: Option<Current>,
@@ -89,7 +91,7 @@ pub struct Files {
     pub changed: AffectedFiles,
     /// The times of the first and the last frame.
     times: Option<[u64; 2]>,
-    /// Frames of each interface.
+    /// Frames of each port.
     written: Vec<u64>,
 }
 
@@ -99,6 +101,8 @@ struct Current {
     /// Its bytes before compression.
     bytes: u64,
     frames: u64,
+    /// The ports of the interfaces that it describes.
+    ports: Vec<usize>,
     /// The time of its first frame.
     first: Option<u64>,
     /// Since when the compressor holds unflushed data.
@@ -115,8 +119,8 @@ impl Files {
     ///
     /// # Errors
     /// [`ErrorKind::File`].
-    pub fn create(path: &Path, snaplen: u32, interfaces: Vec<String>, ring: Ring) -> Result<Files, Error> {
-        let written = vec![0; interfaces.len()];
+    pub fn create(path: &Path, snaplen: u32, interfaces: Arc<Interfaces>, ring: Ring) -> Result<Files, Error> {
+        let written = vec![0; interfaces.from(0).0.len()];
         let format = if is_standard_output(path) { Format::Pcapng } else { Format::of(path) };
         let mut files = Files {
             path: path.to_path_buf(),
@@ -200,10 +204,11 @@ impl Files {
             true => Target::Compressed(Compressor::start(output)?),
         };
         self.begun += 1;
-        self.current = Some(Current { target, bytes: 0, frames: 0, first: None, unflushed: None });
+        let (names, ports) = self.interfaces.from(0);
+        self.current = Some(Current { target, bytes: 0, frames: 0, ports, first: None, unflushed: None });
         self.paths.push_back((path, None));
         let mut beginning = Vec::new();
-        let names: Vec<&str> = self.interfaces.iter().map(String::as_str).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
         self.format.begin(&mut beginning, self.snaplen, &names);
         self.put(&beginning, 0)?;
         while self.ring.files.is_some_and(|most| self.paths.len() > most as usize) {
@@ -244,8 +249,16 @@ impl Files {
                 (start, frames) = (at, 0);
                 self.current.iter_mut().for_each(|next| next.first = Some(found.nanoseconds));
             }
-            let interface = found.interface as usize;
-            self.written[interface] += 1;
+            let port = self.current.as_ref().and_then(|current| current.ports.get(found.interface as usize).copied());
+            let port = match port {
+                Some(port) => port,
+                None => {
+                    self.put(&records[start..at], frames)?;
+                    (start, frames) = (at, 0);
+                    self.add_interfaces(found.interface as usize)?
+                }
+            };
+            self.written[port] += 1;
             let times = self.times.get_or_insert([found.nanoseconds; 2]);
             times[1] = times[1].max(found.nanoseconds);
             (at, frames) = (at + found.len, frames + 1);
@@ -253,10 +266,22 @@ impl Files {
         self.put(&records[start..at], frames)
     }
 
-    /// Returns the number of frames written for an interface, and the times of the first and the last frame of all
+    /// Describes interfaces that have appeared since the file began. Returns the port of one of them.
+    fn add_interfaces(&mut self, interface: usize) -> Result<usize, Error> {
+        let current = self.current.as_mut().expect("a file is always open");
+        let (names, ports) = self.interfaces.from(current.ports.len());
+        current.ports.extend(ports);
+        let port = current.ports.get(interface).copied().unwrap_or(0);
+        let mut bytes = Vec::new();
+        names.iter().for_each(|name| self.format.add_interface(&mut bytes, self.snaplen, name));
+        self.put(&bytes, 0)?;
+        Ok(port)
+    }
+
+    /// Returns the number of frames written for a port, and the times of the first and the last frame of all
     /// interfaces.
-    pub fn written(&self, interface: usize) -> (u64, [u64; 2]) {
-        (self.written[interface], self.times.unwrap_or_default())
+    pub fn written(&self, port: usize) -> (u64, [u64; 2]) {
+        (self.written[port], self.times.unwrap_or_default())
     }
 
     /// Flushes data that the compressor has held for a second, so that readers of the file see it. Starts commands that
@@ -387,7 +412,38 @@ fn numbered(path: &Path, number: u64) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use super::super::interfaces::Numbers;
     use super::*;
+
+    /// An interface that appears later is described before its first packet, and at the beginning of later files.
+    #[test]
+    fn interfaces_are_described_when_they_appear() {
+        let folder = tempfile::tempdir().unwrap();
+        let ring = Ring { file_size: Some(700), ..Ring::default() };
+        let all = Interfaces::new(vec!["one".to_string(), "any".to_string()]);
+        let mut numbers = Numbers::new(1, all.clone());
+        let mut files = Files::create(&folder.path().join("a.pcapng"), 64, all, ring).unwrap();
+        let mut records = Vec::new();
+        // The loopback interface has index 1; the other does not exist.
+        let interfaces = [0, numbers.of(1), numbers.of(1), 0, numbers.of(1_000_000_007), numbers.of(1)];
+        assert_eq!(interfaces, [0, 2, 2, 0, 3, 2]);
+        for (time, interface) in (0..).zip([interfaces, interfaces].concat()) {
+            files.format().append(&mut records, interface, time, &[interface as u8; 60], 64);
+        }
+        files.write(&records, &|_| vec![Counts::default(); 2]).unwrap();
+        files.end(&Vec::new()).unwrap();
+        assert_eq!((files.written(0).0, files.written(1).0), (4, 8));
+        assert!(files.begun() > 1, "there is no second file");
+        for path in files.paths() {
+            let bytes = fs::read(path).unwrap();
+            for name in ["any", "lo\0\0", "interface 1000000007"] {
+                let count = bytes.windows(name.len()).filter(|part| *part == name.as_bytes()).count();
+                assert_eq!(count, 1, "{name}");
+            }
+            let mut reader = Reader::open(path).unwrap();
+            while reader.next(&mut Vec::new()).unwrap().is_some() {}
+        }
+    }
 
     /// A file ends before the first packet after a multiple of its time.
     #[test]
@@ -395,7 +451,8 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("linerate-files-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let ring = Ring { file_seconds: Some(Duration::from_secs(60)), ..Ring::default() };
-        let mut files = Files::create(&folder.join("a.b.pcapng"), 64, vec!["port".to_string()], ring).unwrap();
+        let mut files =
+            Files::create(&folder.join("a.b.pcapng"), 64, Interfaces::new(vec!["port".to_string()]), ring).unwrap();
         let mut records = Vec::new();
         for second in [10, 30, 59, 60, 119, 120, 1000, 1059, 1021] {
             files.format().append(&mut records, 0, second * 1_000_000_000, &[0; 60], 64);

@@ -129,8 +129,15 @@ impl Merge {
 mod tests {
     use std::sync::mpsc::channel;
 
+    use linerate::packet::Origin;
+
+    use super::super::interfaces::{Interfaces, Numbers};
     use super::super::stream::Stream;
     use super::*;
+
+    fn numbers(port: usize) -> Numbers {
+        Numbers::new(port as u32, Interfaces::new(vec![String::new(); 3]))
+    }
 
     /// Records of three queues, each in order with random times, are merged in order, each exactly once.
     #[test]
@@ -138,7 +145,7 @@ mod tests {
         for format in [Format::Pcap, Format::Pcapng] {
             let (full, chunks) = channel();
             let mut streams: Vec<_> =
-                (0..3).map(|n| Stream::new(n, n as u32, format, 64, 2000, full.clone())).collect();
+                (0..3).map(|n| Stream::new(n, numbers(n), format, 64, 2000, full.clone())).collect();
             drop(full);
             let shared: Vec<_> = streams.iter().map(|stream| stream.shared.clone()).collect();
             let mut merge = Merge::new(format, shared.clone());
@@ -148,7 +155,7 @@ mod tests {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let n = (state >> 33) as usize % 3;
                 clock[n] += 1 + (state >> 40) % 1000;
-                streams[n].push(clock[n] * 8 + n as u64, &[n as u8; 60]);
+                streams[n].push(clock[n] * 8 + n as u64, &[n as u8; 60], Origin::Port);
                 times.push(clock[n] * 8 + n as u64);
                 if state >> 62 == 0 {
                     streams[n].hand_over();
@@ -178,11 +185,11 @@ mod tests {
     fn records_wait_for_those_on_their_way() {
         let (full, chunks) = channel();
         let mut streams: Vec<_> =
-            (0..2).map(|n| Stream::new(n, n as u32, Format::Pcapng, 64, 10, full.clone())).collect();
+            (0..2).map(|n| Stream::new(n, numbers(n), Format::Pcapng, 64, 10, full.clone())).collect();
         let mut merge = Merge::new(Format::Pcapng, streams.iter().map(|stream| stream.shared.clone()).collect());
         // The earlier record is handed over second: the writer receives the later one first.
         for (stream, time) in [(1, 2000), (0, 1000)] {
-            streams[stream].push(time, &[0; 60]);
+            streams[stream].push(time, &[0; 60], Origin::Port);
             streams[stream].hand_over();
             assert!(streams[stream].rest());
         }

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use linerate::capture::Format;
+use linerate::packet::Origin;
 
+use super::interfaces::Numbers;
 use crate::terminal::note;
 
 /// The bytes of a chunk, unless one frame is longer: the caches can hold it until it is written.
@@ -69,7 +71,7 @@ impl Shared {
 pub struct Stream {
     number: usize,
     format: Format,
-    interface: u32,
+    interfaces: Numbers,
     snaplen: usize,
     chunk: Option<Vec<u8>>,
     frames: u64,
@@ -84,10 +86,10 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Creates the stream of queue `number` of an interface, with at most `chunks` chunks.
+    /// Creates the stream of queue `number` of a port with these interfaces, with at most `chunks` chunks.
     pub fn new(
         number: usize,
-        interface: u32,
+        interfaces: Numbers,
         format: Format,
         snaplen: usize,
         chunks: u64,
@@ -107,7 +109,7 @@ impl Stream {
         Stream {
             number,
             format,
-            interface,
+            interfaces,
             snaplen,
             chunk: None,
             frames: 0,
@@ -136,7 +138,15 @@ impl Stream {
     }
 
     /// Appends a frame that arrived at `time`. Without room it is dropped and counted.
-    pub fn push(&mut self, time: u64, frame: &[u8]) {
+    pub fn push(&mut self, time: u64, frame: &[u8], origin: Origin) {
+        let (interface, frame, len) = match origin {
+            Origin::Port => (self.interfaces.port, frame, frame.len()),
+            Origin::Interface(index) => (self.interfaces.of(index), frame, frame.len()),
+            Origin::File { original_len, padding } => {
+                let captured = &frame[..frame.len().saturating_sub(padding.into())];
+                (self.interfaces.port, captured, captured.len().max(original_len as usize))
+            }
+        };
         let needed = AROUND + frame.len().min(self.snaplen);
         if self.chunk.as_ref().is_some_and(|chunk| !chunk.is_empty() && chunk.len() + needed > CHUNK) {
             self.hand_over();
@@ -154,7 +164,7 @@ impl Stream {
                 note("note: a pcap file has no times after the year 2106 and stores the latest instead; write pcapng")
             });
         }
-        self.format.append(chunk, self.interface, time, frame, self.snaplen);
+        self.format.append_cut(chunk, interface, time, &frame[..frame.len().min(self.snaplen)], len);
         self.frames += 1;
         if time < self.latest {
             self.shared.unsorted.fetch_add(1, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Batch, MAX_CHAIN};
 use crate::memory::{Pool, View};
 use crate::offload::{LONGEST, Offload, Segmentation, cut};
-use crate::packet::{Packet, stamp};
+use crate::packet::{Origin, Packet, stamp};
 use crate::slot::{HEADROOM, Slot};
 
 /// The result of copying a packet.
@@ -185,7 +185,7 @@ impl Batch {
     pub fn push_copy(&mut self, pool: &Arc<Pool>, packet: &Packet<'_>) -> bool {
         let is_pushed = self.push_parts(pool, packet.len(), packet.segments(), packet.offload());
         if let Some(time) = packet.timestamp().filter(|_| is_pushed) {
-            self.stamp_last(time);
+            self.stamp_last_of(time, packet.origin());
         }
         is_pushed
     }
@@ -436,9 +436,27 @@ impl Batch {
     /// # Ok(()) }
     /// ```
     pub fn stamp_last(&mut self, nanoseconds: u64) {
+        self.stamp_last_of(nanoseconds, Origin::Port);
+    }
+
+    /// Records when and where the last packet was captured.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// use linerate_core::packet::Origin;
+    ///
+    /// batch.push(pool, &[1; 60]);
+    /// batch.stamp_last_of(1_000_000_000, Origin::Interface(2));
+    /// let packet = batch.packets().next().unwrap();
+    /// assert_eq!((packet.timestamp(), packet.origin()), (Some(1_000_000_000), Origin::Interface(2)));
+    /// # Ok(()) }
+    /// ```
+    pub fn stamp_last_of(&mut self, nanoseconds: u64, origin: Origin) {
         let (slots, view) = self.last();
         if let Some(first) = slots.first_mut() {
-            stamp(first, view, nanoseconds);
+            stamp(first, view, nanoseconds, origin);
         }
     }
 
@@ -459,7 +477,7 @@ impl Batch {
         let (slots, view) = self.parts();
         for packet in slots.chunk_by_mut(|slot, _| slot.has_more()) {
             if !packet[0].is_stamped() {
-                stamp(&mut packet[0], view, time);
+                stamp(&mut packet[0], view, time, Origin::Port);
             }
             time += 1;
         }

@@ -136,7 +136,7 @@ impl Sockets for PacketPort {
             offloads: target.config.options.offloads,
             timestamps: target.config.options.timestamps,
             longest: target.config.options.max_frame,
-            checks_link_type: target.interface.is_any(),
+            is_any: target.interface.is_any(),
             segments: VecDeque::new(),
         };
         self.start(&target.interface, queue)?;

@@ -11,6 +11,7 @@ use linerate_core::batch::Batch;
 use linerate_core::filter::Filter;
 use linerate_core::memory::Pool;
 use linerate_core::offload::{LONGEST, Offload, Segmentation, cut};
+use linerate_core::packet::Origin;
 use linerate_core::port::{QueueCounters, Receive, SendFinished, Transmit};
 
 use super::socket::{BLOCK, HEADER, Receiving, Socket, Transmitting};
@@ -31,7 +32,9 @@ const STATUS: usize = 20;
 const BEGIN: usize = 24;
 const TAG: usize = 32;
 const TAG_TYPE: usize = 36;
-/// The offset of the interface's link type, in the lower half of its word: `sll_hatype` of the address after the header.
+// Offsets in the address after the header (`struct sockaddr_ll`): the interface's index, and its link type in the lower
+// half of a word.
+const INTERFACE: usize = 48 + 4;
 const LINK_TYPE: usize = 48 + 8;
 
 /// Frames up to this length are declared to be all headers. The kernel copies headers, and maps the rest as pages,
@@ -53,10 +56,10 @@ pub(super) struct PacketRx {
     /// Timestamps are recorded.
     pub(super) timestamps: bool,
     pub(super) longest: usize,
-    /// Packets may arrive from interfaces without Ethernet headers, and are dropped.
-    pub(super) checks_link_type: bool,
+    /// Packets arrive from all interfaces, which is recorded. Those without Ethernet headers are dropped.
+    pub(super) is_any: bool,
     /// Segments of a large packet that the last batch had no room for.
-    pub(super) segments: VecDeque<(Vec<u8>, u64)>,
+    pub(super) segments: VecDeque<(Vec<u8>, u64, Origin)>,
 }
 
 /// The maximum number of packets to examine in one call, even if the filter rejects nearly all.
@@ -72,6 +75,7 @@ struct Found {
     tag: Option<[u8; 4]>,
     /// Receive time in nanoseconds.
     time: u64,
+    origin: Origin,
 }
 
 /// Returns whether packets of an interface with this link type (linux/if_arp.h) begin with an Ethernet header.
@@ -112,7 +116,7 @@ impl PacketRx {
                 || begin.saturating_add(len) > end
                 || len < 14
                 || word(LENGTH) as usize != len
-                || self.checks_link_type && (begin < header + LINK_TYPE + 4 || !is_ethernet(word(LINK_TYPE) as u16))
+                || self.is_any && (begin < header + LINK_TYPE + 4 || !is_ethernet(word(LINK_TYPE) as u16))
             {
                 self.counters.dropped();
                 self.advance();
@@ -126,7 +130,8 @@ impl PacketRx {
                 [a, b, c, d]
             });
             let time = u64::from(word(SECONDS)) * 1_000_000_000 + u64::from(word(NANOSECONDS));
-            return Some(Found { begin, len, offload, tag, time });
+            let origin = if self.is_any { Origin::Interface(word(INTERFACE)) } else { Origin::Port };
+            return Some(Found { begin, len, offload, tag, time, origin });
         }
     }
 
@@ -174,7 +179,7 @@ impl PacketRx {
 
     /// Appends a packet; returns false if there is no room.
     fn take(&mut self, batch: &mut Batch, found: &Found) -> bool {
-        let Found { begin, len, offload, tag, time } = *found;
+        let Found { begin, len, offload, tag, time, origin } = *found;
         let memory = &self.socket.memory;
         let is_cut = match offload.segmentation() {
             Segmentation::None => false,
@@ -198,7 +203,7 @@ impl PacketRx {
         }
         self.counters.moved_packets(1, 0, len);
         if self.timestamps {
-            batch.stamp_last(time);
+            batch.stamp_last_of(time, origin);
         }
         if !self.offloads && !batch.finish_last() {
             self.counters.dropped();
@@ -219,7 +224,7 @@ impl PacketRx {
         let (segments, longest) = (&mut self.segments, if self.offloads { LONGEST } else { self.longest });
         let mut fits = true;
         let mut keep = |bytes: Vec<u8>| match bytes.len() <= longest {
-            true => segments.push_back((bytes, found.time)),
+            true => segments.push_back((bytes, found.time, found.origin)),
             false => fits = false,
         };
         let is_made = match offload.segmentation() {
@@ -243,7 +248,7 @@ impl Receive for PacketRx {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         let before = batch.len();
         for _ in 0..MAX_EXAMINED {
-            while let Some((segment, time)) = self.segments.front() {
+            while let Some((segment, time, origin)) = self.segments.front() {
                 if !batch.push_parts(&self.pool, segment.len(), std::iter::once(&segment[..]), None) {
                     if !batch.can_hold(&self.pool, segment.len()) {
                         self.counters.dropped();
@@ -253,7 +258,7 @@ impl Receive for PacketRx {
                     break;
                 }
                 if self.timestamps {
-                    batch.stamp_last(*time);
+                    batch.stamp_last_of(*time, *origin);
                 }
                 self.counters.moved_packets(1, 0, segment.len());
                 self.segments.pop_front();
@@ -506,7 +511,7 @@ mod tests {
                 offloads,
                 timestamps: true,
                 longest: 1518,
-                checks_link_type: false,
+                is_any: false,
                 segments: VecDeque::new(),
             };
             let mut batch = Batch::new();
@@ -539,7 +544,7 @@ mod tests {
             offloads: false,
             timestamps: false,
             longest: 1518,
-            checks_link_type: false,
+            is_any: false,
             segments: VecDeque::new(),
         }
     }
@@ -763,7 +768,7 @@ mod tests {
     fn packets_without_an_ethernet_header_are_dropped() {
         for (link_type, is_match) in [(libc::ARPHRD_ETHER, true), (libc::ARPHRD_LOOPBACK, true), (0xFFFE, false)] {
             let mut rx = receiver(2);
-            rx.checks_link_type = true;
+            rx.is_any = true;
             put(&rx, 48, 0, 96, 60, &[0; 60]);
             rx.socket.memory.word(48 + LINK_TYPE).store(link_type.into(), Relaxed);
             hand_over(&rx, 0, 1, 48);
