@@ -23,13 +23,16 @@ pub struct EditOptions {
     /// match is used
     #[arg(long, value_name = "OLD=NEW")]
     map: Vec<AddressMap>,
-    /// Map ports of TCP and UDP: 80=8080, 8000-8999=80; can be repeated, and the first match is used
+    /// Map ports of TCP, UDP and SCTP: 80=8080, 8000-8999=80; can be repeated, and the first match is used
     #[arg(long, value_name = "OLD=NEW")]
     port: Vec<PortMap>,
     /// Set fields of headers, in the language of gen's --packet: 'eth(dst=02:00:00:00:00:01)/ip(ttl=-1,dscp=46)'; can be
     /// repeated
     #[arg(long, value_name = "LAYERS")]
     set: Vec<Fields>,
+    /// Map and set in the packets inside tunnels (GRE, VXLAN, GTP-U, IP in IP), and not in others
+    #[arg(long)]
+    inner: bool,
     /// Remove the outermost VLAN tag, before --push; can be repeated
     #[arg(long, action = clap::ArgAction::Count)]
     pop: u8,
@@ -60,6 +63,7 @@ impl EditOptions {
             addresses: self.map.clone(),
             ports: self.port.clone(),
             fields: self.set.clone(),
+            inner: self.inner,
             pop: self.pop.into(),
             push: self.push.clone(),
             fit: self.fit.map(|fit| match fit {
@@ -85,7 +89,8 @@ pub struct Edit {
     /// The longest payload of a frame, for --fit
     #[arg(long, default_value_t = 1500, value_parser = whole::<u16>(46, LONGEST_MTU))]
     mtu: u16,
-    /// Add an Ethernet header to packets of other link types: IP, loopback, Linux cooked, PPP, data frames of 802.11
+    /// Add an Ethernet header to packets of other link types: IP, loopback, Linux cooked, PPP, Cisco
+    /// HDLC, data frames of 802.11
     #[arg(long)]
     ethernet: bool,
     /// Print the counts as a JSON object

@@ -4,7 +4,7 @@ mod kit;
 
 use std::process::Command;
 
-use kit::{captures, expect, linerate, summary, text};
+use kit::{Folder, captures, expect, linerate, summary, text};
 use serde_json::json;
 
 /// A record of a pcap file: seconds, fraction, original length, and the captured bytes.
@@ -107,6 +107,7 @@ fn reason(capture: &str, edit: &str) -> Option<&'static str> {
         ("extensions" | "fragments6", "port") => Some("it finds no ports after extension headers"),
         ("fragments6", _) => Some("it leaves IPv6 fragments"),
         ("snapped", "port") => Some("it needs a complete TCP header"),
+        ("sctp", "port") => Some("it leaves the ports of SCTP"),
         ("multicast", "mac") => Some("it sets the MAC address of a multicast group"),
         (_, "truncate") => Some("it leaves the length of UDP, and fills cut frames with old bytes"),
         _ => None,
@@ -313,6 +314,85 @@ fn what_is_not_edited_is_counted() {
     let said = text(&expect(1, &mut edit(&damaged, &out, "--port 80=8080")).stderr);
     assert!(said.contains("it is cut after frame 2, in the record at byte 1"), "{said}");
     assert_eq!(records(&out).len(), 2);
+}
+
+/// Writes captures of tunnels and of SCTP with scapy: before an edit, and as they have to be after it.
+const TUNNELS: &str = r#"
+from scapy.all import *
+def tunnels(src, dst, port, ttl, mac):
+    i = IP(src=src, dst=dst, ttl=ttl, id=7)/TCP(sport=port, dport=9)/b"abcde"
+    u = IP(src=src, dst=dst, ttl=ttl, id=8)/SCTP(sport=port, dport=9, tag=7)/SCTPChunkData(data=b"x" * 33)
+    i6 = IPv6(src="2001:db8::1", dst="2001:db8::2")/UDP(sport=port, dport=53)/b"six"
+    e = Ether(src="02:00:00:00:00:01", dst=mac)
+    o = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")/IP(src="10.9.9.9", dst="10.8.8.8", id=1)
+    gtp = b"\x30\xff" + len(i).to_bytes(2, "big") + b"\0\0\0\x09" + bytes(i)
+    return [
+        o/GRE(chksum_present=1)/i, o/GRE(key_present=1, key=5)/u, o/GRE(chksum_present=1, proto=0x6558)/e/i, o/i, o/i6,
+        o/UDP(sport=80, dport=4789)/VXLAN(vni=7)/e/i, o/UDP(sport=80, dport=4789, chksum=0)/VXLAN(vni=7)/e/Dot1Q(vlan=9)/u,
+        o/UDP(sport=80, dport=2152)/gtp, o/IP(src="10.7.7.7", dst="10.6.6.6", id=2)/GRE(chksum_present=1)/i,
+        o/TCP(sport=80, dport=9)/b"no tunnel", o/UDP(sport=80, dport=9)/b"none either",
+    ]
+def sctp(port):
+    e = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
+    s = SCTP(sport=9, dport=port, tag=7)/SCTPChunkData(data=bytes(range(200)))
+    return [e/IP(src="10.0.0.1", dst="10.0.0.2", id=1)/s, e/Dot1Q(vlan=7)/IPv6(src="2001:db8::1", dst="2001:db8::2")/s,
+            e/IP(src="10.0.0.1", dst="10.0.0.2", id=1)/SCTP(sport=port, dport=9, tag=7)/SCTPChunkInit(init_tag=1)]
+for name, packets in [
+    ("tunnels", tunnels("10.0.0.1", "10.0.0.2", 80, 64, "02:00:00:00:00:02")),
+    ("tunnels_after", tunnels("198.18.0.1", "198.18.0.2", 8080, 9, "06:00:00:00:00:09")),
+    ("sctp", sctp(80)), ("sctp_after", sctp(8080)),
+]:
+    for n, packet in enumerate(packets):
+        packet.time = n
+    wrpcap(f"{name}.pcap", packets, linktype=1)
+"#;
+
+/// With `--inner`, only the packets inside tunnels are edited, and all checksums around them are right.
+#[test]
+fn packets_inside_tunnels_are_edited_on_request() {
+    let folder = Folder::new("edit-tunnels");
+    expect(0, Command::new("/usr/bin/python3").args(["-c", TUNNELS]).current_dir(&folder.0));
+    let [input, after, out] = ["tunnels.pcap", "tunnels_after.pcap", "out.pcap"].map(|file| folder.path(file));
+    let options = "--map 10.0.0.0/8=198.18.0.0/16 --port 80=8080 --set ip(ttl=9)/eth(dst=06:00:00:00:00:09) --inner";
+    let output = expect(0, &mut edit(&input, &out, &format!("{options} --json")));
+    assert_eq!(summary(&output.stdout)["edited"]["changed"], 9);
+    for (n, (found, right)) in records(&out).iter().zip(records(&after)).enumerate() {
+        assert_eq!(*found, right, "packet {n}");
+    }
+    assert_eq!(records(&out).len(), records(&after).len());
+    // Without it, the inner packets stay.
+    expect(0, &mut edit(&input, &out, "--map 10.0.0.0/24=198.18.0.0/24 --port 9=53"));
+    let changed = records(&out).iter().zip(records(&input)).filter(|(found, before)| **found != *before).count();
+    assert_eq!(changed, 2, "the packets without a tunnel");
+}
+
+/// The ports of SCTP are mapped, and its CRC is right, also if the capture has cut the packet.
+#[test]
+fn ports_of_sctp_are_mapped() {
+    let folder = Folder::new("edit-sctp");
+    expect(0, Command::new("/usr/bin/python3").args(["-c", TUNNELS]).current_dir(&folder.0));
+    let [input, after, cut, out] =
+        ["sctp.pcap", "sctp_after.pcap", "cut.pcap", "out.pcap"].map(|file| folder.path(file));
+    let (before, after) = (records(&input), records(&after));
+    for captured in [usize::MAX, 250, 100, 70] {
+        let shortened = |records: &[Record]| -> Vec<Record> {
+            let of = |(seconds, fraction, len, bytes): &Record| {
+                (*seconds, *fraction, *len, bytes[..bytes.len().min(captured)].to_vec())
+            };
+            records.iter().map(of).collect()
+        };
+        write(&cut, &shortened(&before));
+        let said = text(&expect(0, &mut edit(&cut, &out, "--port 80=8080")).stderr);
+        assert!(records(&out) == shortened(&after), "{captured}: {said}");
+    }
+    // A wrong CRC stays wrong, unless it is to be fixed.
+    let mut wrong = before.clone();
+    wrong[0].3[34 + 8] ^= 0x55;
+    write(&cut, &wrong);
+    expect(0, &mut edit(&cut, &out, "--port 80=8080"));
+    assert_eq!(records(&out)[0].3[34 + 8] ^ 0x55, after[0].3[34 + 8]);
+    expect(0, &mut edit(&cut, &out, "--port 80=8080 --fix-checksums"));
+    assert!(records(&out) == after);
 }
 
 /// The copy can have the other format, and Ethernet headers: tshark reads the same packets with the same times.

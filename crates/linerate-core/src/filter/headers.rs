@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::{EXTENSIONS, IPV4, IPV6, MOST_EXTENSIONS, MOST_TAGS, TAGS};
 
 /// The most IP layers that are parsed: a packet in 4 tunnels.
-pub(super) const MOST_LAYERS: usize = 5;
+pub const MOST_LAYERS: usize = 5;
 
 /// IP protocol numbers.
 const IPV4_INSIDE: u8 = 4;
@@ -21,8 +21,9 @@ const GTP_U: u16 = 2152;
 /// The GRE protocol type of Ethernet frames.
 const TRANSPARENT_ETHERNET: u16 = 0x6558;
 
-/// The start of a layer.
-pub(super) enum Layer {
+/// The start of a layer of headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layer {
     /// An Ethernet header at this offset.
     Frame(usize),
     /// A header of this ethertype at this offset.
@@ -126,9 +127,25 @@ impl Packet {
     /// Returns the inner layer, if this is a tunnel's packet.
     pub fn inside(&self, frame: &[u8]) -> Option<Layer> {
         let protocol = self.protocol?;
-        let Some(at) = self.transport else {
-            return [IPV4_INSIDE, IPV6_INSIDE, GRE].contains(&protocol).then_some(Layer::Cut);
-        };
+        match self.transport {
+            Some(at) => Layer::inside(frame, protocol, at),
+            None => [IPV4_INSIDE, IPV6_INSIDE, GRE].contains(&protocol).then_some(Layer::Cut),
+        }
+    }
+}
+
+impl Layer {
+    /// Returns the layer inside a tunnel: GRE, VXLAN, GTP-U or IP in IP, whose header of IP protocol `protocol` is at an
+    /// offset of the frame. `None` if it is no such header.
+    ///
+    /// ```
+    /// use linerate::filter::Layer;
+    ///
+    /// let gre = [0, 0, 0x08, 0x00, 0x45];
+    /// assert_eq!(Layer::inside(&gre, 47, 0), Some(Layer::Packet(0x0800, 4)));
+    /// assert_eq!(Layer::inside(&gre, 6, 0), None);
+    /// ```
+    pub fn inside(frame: &[u8], protocol: u8, at: usize) -> Option<Layer> {
         match protocol {
             IPV4_INSIDE => Some(Layer::Packet(IPV4, at)),
             IPV6_INSIDE => Some(Layer::Packet(IPV6, at)),

@@ -38,8 +38,8 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 pub use flow::FlowKey;
-pub use headers::{ExtensionHeader, ExtensionHeaders};
-use headers::{Layer, MOST_LAYERS, Packet, Tagged, UDP, extension_bit, word};
+pub use headers::{ExtensionHeader, ExtensionHeaders, Layer, MOST_LAYERS};
+use headers::{Packet, Tagged, UDP, extension_bit, word};
 
 /// A filter: matches packets that match at least one of several [`Match`]es.
 ///

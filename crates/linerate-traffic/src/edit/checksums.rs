@@ -1,9 +1,9 @@
 //! The checksums of a frame, corrected after an edit.
 //!
 //! A checksum is updated from the difference of the bytes that it covers (RFC 1624), so bytes that the capture has cut
-//! off are not needed. If bytes are removed, it is computed from all others.
+//! off are not needed. If bytes are removed, it is computed from all others. The same applies to the CRC of SCTP.
 
-use super::headers::{DCCP, Headers, ICMP, ICMP6, IpPacket, TCP, UDP, UDP_LITE, word};
+use super::headers::{DCCP, GRE, Headers, ICMP, ICMP6, IpPacket, SCTP, TCP, UDP, UDP_LITE, word};
 use crate::checksum::{complement, folded, sum_of};
 
 /// A checksum of a packet.
@@ -22,8 +22,21 @@ struct Scope<'a> {
     is_partial: bool,
 }
 
-/// The checksums of a frame, from the innermost to the outermost.
-pub(super) struct Checksums<'a>(Vec<Scope<'a>>);
+/// The checksums of a frame, from the innermost to the outermost; and the CRCs of SCTP, which those may cover.
+pub(super) struct Checksums<'a> {
+    sums: Vec<Scope<'a>>,
+    crcs: Vec<Crc>,
+}
+
+/// The CRC of an SCTP packet (RFC 9260, section 6.8).
+struct Crc {
+    /// The offset of the packet, and its end according to the IP header; `None` for a fragment, whose CRC covers the
+    /// others, too.
+    at: usize,
+    end: Option<usize>,
+    /// The captured bytes before the edit.
+    before: Vec<u8>,
+}
 
 /// A frame's changes, as far as they matter for checksums.
 pub(super) struct Changes<'a> {
@@ -36,25 +49,83 @@ pub(super) struct Changes<'a> {
 }
 
 impl<'a> Checksums<'a> {
-    /// Finds the checksums of a frame before it is edited.
-    pub fn of(frame: &[u8], headers: &'a Headers) -> Checksums<'a> {
-        let embedded = headers.embedded.iter().map(|packet| (packet, true));
-        let packets = embedded.chain(headers.packet.iter().map(|packet| (packet, false)));
-        let both = packets.flat_map(|(packet, is_embedded)| {
-            [Scope::of_header(frame, packet, is_embedded), Scope::of_transport(frame, packet, is_embedded)]
+    /// Finds the checksums of a frame before it is edited. `all` has its headers, and those inside its tunnels.
+    pub fn of(frame: &[u8], all: &'a [Headers]) -> Checksums<'a> {
+        let packets = all.iter().rev().flat_map(|headers| {
+            let embedded = headers.embedded.iter().map(|packet| (packet, true));
+            embedded.chain(headers.packet.iter().map(|packet| (packet, false)))
         });
-        Checksums(both.flatten().collect())
+        let (mut sums, mut crcs) = (Vec::new(), Vec::new());
+        for (packet, is_embedded) in packets {
+            sums.extend(Scope::of_header(frame, packet, is_embedded));
+            sums.extend(Scope::of_transport(frame, packet, is_embedded));
+            crcs.extend(Crc::before(frame, packet));
+        }
+        Checksums { sums, crcs }
     }
 
     /// Corrects the checksums of the edited frame. Returns whether all of them are known to be as right as before, or
     /// right if `fixes` is set.
     pub fn correct(&self, frame: &mut [u8], changes: &Changes) -> bool {
         let mut are_right = true;
-        for scope in self.0.iter().filter(|scope| !changes.given.contains(&scope.at)) {
+        for crc in &self.crcs {
+            are_right &= crc.correct(frame, changes);
+        }
+        for scope in self.sums.iter().filter(|scope| !changes.given.contains(&scope.at)) {
             are_right &= scope.correct(frame, changes);
         }
         are_right
     }
+}
+
+impl Crc {
+    /// The offset of the CRC in a packet.
+    const AT: usize = 8;
+
+    /// Remembers a packet before the edit; `None` if it is not SCTP, or its CRC is not in the frame.
+    fn before(frame: &[u8], packet: &IpPacket) -> Option<Crc> {
+        let (SCTP, at) = packet.transport? else { return None };
+        let end = (packet.len > 0).then_some(packet.at + packet.len);
+        let captured = frame.get(at..end.unwrap_or(frame.len()).min(frame.len()));
+        let before = captured.filter(|bytes| bytes.len() >= Crc::AT + 4)?.to_vec();
+        Some(Crc { at, end: end.filter(|_| !packet.is_fragment), before })
+    }
+
+    fn correct(&self, frame: &mut [u8], changes: &Changes) -> bool {
+        let Some(after) = frame.get_mut(self.at..) else { return true };
+        let (before, len) = (&self.before[..], self.before.len().min(after.len()));
+        let is_changed = before[..len] != after[..len];
+        if !is_changed && !changes.is_cut && !changes.fixes {
+            return true;
+        }
+        let Some(end) = self.end.filter(|_| !changes.is_cut) else { return false };
+        let whole = end - self.at;
+        let is_complete = len == whole;
+        let crc = match changes.fixes {
+            true if is_complete => {
+                let zeroed = (0..len).map(|at| if (Crc::AT..Crc::AT + 4).contains(&at) { 0 } else { after[at] });
+                !crc32c(u32::MAX, zeroed)
+            }
+            true => return false,
+            // A CRC is linear, so what the capture lacks does not matter: the bytes are the same before and after.
+            false => {
+                let difference = (0..whole).map(|at| match (before.get(at), after.get(at)) {
+                    (Some(before), Some(after)) if !(Crc::AT..Crc::AT + 4).contains(&at) => before ^ after,
+                    _ => 0,
+                });
+                let old = before[Crc::AT..].first_chunk().copied().map_or(0, u32::from_le_bytes);
+                old ^ crc32c(0, difference)
+            }
+        };
+        after[Crc::AT..Crc::AT + 4].copy_from_slice(&crc.to_le_bytes());
+        true
+    }
+}
+
+/// Continues the CRC of Castagnoli over bytes, without the final complement.
+fn crc32c(crc: u32, bytes: impl Iterator<Item = u8>) -> u32 {
+    let step = |crc: u32, _| if crc & 1 == 1 { crc >> 1 ^ 0x82F6_3B78 } else { crc >> 1 };
+    bytes.fold(crc, |crc, byte| (0..8).fold(crc ^ u32::from(byte), step))
 }
 
 impl<'a> Scope<'a> {
@@ -83,6 +154,8 @@ impl<'a> Scope<'a> {
                 ICMP6 if packet.is_v6 => 2,
                 TCP => 16,
                 UDP | DCCP | UDP_LITE => 6,
+                // With a checksum (RFC 2784).
+                GRE if word(frame, start)? & 0x8000 != 0 => 4,
                 _ => return None,
             };
         Scope { packet, protocol: Some(protocol), is_embedded, at, start, value: 0, sum: 0, is_partial: false }
@@ -138,7 +211,7 @@ impl<'a> Scope<'a> {
         let address = |at: usize| frame.get(at..at + len).map_or(0, sum_of);
         match self.protocol {
             None => 0,
-            Some(ICMP) => 0,
+            Some(ICMP | GRE) => 0,
             Some(_) => address(source) + address(self.packet.final_destination),
         }
     }
@@ -146,7 +219,7 @@ impl<'a> Scope<'a> {
     /// Returns the sum of the pseudo header (RFC 9293, section 3.1; RFC 8200, section 8.1).
     fn pseudo_sum(&self, frame: &[u8]) -> u16 {
         let rest = match self.protocol {
-            None | Some(ICMP) => 0,
+            None | Some(ICMP | GRE) => 0,
             Some(protocol) => u64::from(protocol) + self.packet_end(frame).saturating_sub(self.start) as u64,
         };
         !complement(folded(self.addresses(frame) + rest), false)

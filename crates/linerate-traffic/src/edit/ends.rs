@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::headers::{Headers, TCP, UDP, word};
+use super::headers::{Headers, SCTP, TCP, UDP, word};
 
 /// The ends of an IP packet, or of an ARP message.
 ///
@@ -25,7 +25,7 @@ pub struct Ends {
     pub destination: IpAddr,
     /// The IP protocol after the extension headers; `None` for ARP, later fragments, and cut headers.
     pub protocol: Option<u8>,
-    /// The source and the destination port of TCP or UDP.
+    /// The source and the destination port of TCP, UDP or SCTP.
     pub ports: Option<(u16, u16)>,
     /// The flags of a TCP segment (RFC 9293, section 3.1).
     pub tcp_flags: Option<u8>,
@@ -46,7 +46,7 @@ impl Ends {
             true => frame.get(packet.at + 8 + 16 * n..)?.first_chunk::<16>().map(|bytes| IpAddr::from(*bytes)),
         };
         let ports = match packet.transport {
-            Some((TCP | UDP, at)) => word(frame, at).zip(word(frame, at + 2)),
+            Some((TCP | UDP | SCTP, at)) => word(frame, at).zip(word(frame, at + 2)),
             _ => None,
         };
         let tcp_flags = match packet.transport {

@@ -1,6 +1,6 @@
 //! Finds the headers of a frame.
 
-use linerate_core::filter::{ARP, ExtensionHeaders, IPV4, IPV6};
+use linerate_core::filter::{ARP, ExtensionHeaders, IPV4, IPV6, Layer, MOST_LAYERS};
 
 use crate::template::Protocol;
 
@@ -12,16 +12,20 @@ pub(super) const UDP: u8 = 17;
 pub(super) const DCCP: u8 = 33;
 pub(super) const ROUTING: u8 = 43;
 pub(super) const FRAGMENT: u8 = 44;
+pub(super) const GRE: u8 = 47;
 pub(super) const ICMP6: u8 = 58;
+pub(super) const SCTP: u8 = 132;
 pub(super) const UDP_LITE: u8 = 136;
 
 /// The most VLAN tags and MPLS labels that are parsed.
 const MOST_TAGS: usize = 4;
 const MOST_LABELS: usize = 8;
 
-/// The headers of a frame, as far as they are known and captured.
+/// The headers of a frame, or of a packet inside a tunnel, as far as they are known and captured.
 #[derive(Default)]
 pub(super) struct Headers {
+    /// The Ethernet header.
+    pub ethernet: Option<usize>,
     /// Kinds and offsets, from the outermost to the innermost, without an embedded packet's headers.
     pub layers: Vec<(Protocol, usize)>,
     /// The offset of the header after Ethernet and its tags.
@@ -59,8 +63,39 @@ pub(super) struct IpPacket {
 impl Headers {
     /// Finds the headers in the captured bytes of a frame of `original_len` bytes.
     pub fn of(frame: &[u8], original_len: usize) -> Headers {
+        Headers::at(frame, original_len, Layer::Frame(0))
+    }
+
+    /// Finds the headers of a frame, and those of the packets inside its tunnels, outermost first.
+    pub fn with_tunnels(frame: &[u8], original_len: usize) -> Vec<Headers> {
+        let mut all = vec![Headers::of(frame, original_len)];
+        while all.len() < MOST_LAYERS
+            && let Some(inside) = all.last().and_then(|outer| outer.inside(frame))
+        {
+            all.push(Headers::at(frame, original_len, inside));
+        }
+        all
+    }
+
+    /// Returns the layer inside a tunnel.
+    fn inside(&self, frame: &[u8]) -> Option<Layer> {
+        let packet = self.packet.as_ref().filter(|packet| !packet.is_fragment)?;
+        let (protocol, at) = packet.transport?;
+        Layer::inside(frame, protocol, at)
+    }
+
+    /// Finds the headers from a layer on.
+    fn at(frame: &[u8], original_len: usize, layer: Layer) -> Headers {
         let mut headers = Headers::default();
-        headers.is_cut = headers.find(frame).is_none();
+        let found = match layer {
+            Layer::Frame(at) => headers.find(frame, at),
+            Layer::Packet(ethertype, at) => {
+                headers.network = at;
+                headers.find_network(frame, ethertype, at)
+            }
+            Layer::Cut => None,
+        };
+        headers.is_cut = found.is_none();
         if let Some(embedded) = &headers.embedded {
             // Its checksum changes, and so does that of the message. Many errors contain only 8 bytes of it.
             let end = embedded.transport.map_or(embedded.fixed_end, |(protocol, at)| match protocol {
@@ -72,11 +107,12 @@ impl Headers {
         headers
     }
 
-    /// Adds all headers; `None` if the frame ends before they do.
-    fn find(&mut self, frame: &[u8]) -> Option<()> {
-        let mut ethertype = word(frame, 12)?;
-        self.layers.push((Protocol::Eth, 0));
-        self.network = 14;
+    /// Adds all headers from an Ethernet header on; `None` if the frame ends before they do.
+    fn find(&mut self, frame: &[u8], start: usize) -> Option<()> {
+        let mut ethertype = word(frame, start + 12)?;
+        self.layers.push((Protocol::Eth, start));
+        self.ethernet = Some(start);
+        self.network = start + 14;
         for _ in 0..MOST_TAGS {
             let Some(tag) = tag_of(ethertype) else { break };
             ethertype = word(frame, self.network + 2)?;
@@ -87,6 +123,11 @@ impl Headers {
         if matches!(ethertype, 0x8847 | 0x8848) {
             ethertype = self.find_labels(frame, &mut at)?;
         }
+        self.find_network(frame, ethertype, at)
+    }
+
+    /// Adds the headers of ARP or IP.
+    fn find_network(&mut self, frame: &[u8], ethertype: u16, at: usize) -> Option<()> {
         match ethertype {
             ARP => {
                 frame.get(at..at + 28)?;

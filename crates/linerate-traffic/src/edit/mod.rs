@@ -15,7 +15,7 @@ use checksums::{Changes, Checksums};
 pub use ends::Ends;
 pub use fit::Fit;
 use fit::Fragmented;
-use headers::{Headers, IpPacket, TCP, UDP, word};
+use headers::{Headers, IpPacket, SCTP, TCP, UDP, word};
 pub use rules::{AddressMap, Fields, PortMap, Tag};
 
 use crate::template::{Protocol, set_bits};
@@ -27,10 +27,12 @@ pub struct EditRules {
     /// error contains; MAC addresses in Ethernet headers, ARP and neighbour discovery. The first that matches an
     /// address is used.
     pub addresses: Vec<AddressMap>,
-    /// Maps ports of TCP and UDP, also in the packet that an ICMP error contains.
+    /// Maps ports of TCP, UDP and SCTP, also in the packet that an ICMP error contains.
     pub ports: Vec<PortMap>,
     /// Sets fields.
     pub fields: Vec<Fields>,
+    /// Maps and sets in the packets inside tunnels (GRE, VXLAN, GTP-U, IP in IP), and not in other packets.
+    pub inner: bool,
     /// Removes this many VLAN tags, beginning with the outermost.
     pub pop: usize,
     /// Inserts tags; the last becomes the outermost.
@@ -46,7 +48,8 @@ pub struct EditRules {
 impl EditRules {
     /// Returns whether the rules change no frame.
     pub fn is_empty(&self) -> bool {
-        let EditRules { addresses, ports, fields, pop, push, fit, fix_checksums, unique_addresses } = self;
+        // Without a map or a field, `inner` has no meaning.
+        let EditRules { addresses, ports, fields, inner: _, pop, push, fit, fix_checksums, unique_addresses } = self;
         addresses.is_empty()
             && ports.is_empty()
             && fields.is_empty()
@@ -133,18 +136,25 @@ impl Editor {
         self.before.clear();
         self.before.extend_from_slice(frame);
         self.change_tags(frame, &mut original_len);
-        let headers = Headers::of(frame, original_len);
-        let checksums = Checksums::of(frame, &headers);
-        let given = self.set_fields(frame, &headers);
-        self.map(frame, &headers);
-        let is_truncated = self.truncate(frame, &mut original_len, &headers);
+        let all = match self.rules.inner {
+            true => Headers::with_tunnels(frame, original_len),
+            false => vec![Headers::of(frame, original_len)],
+        };
+        let headers = &all[0];
+        let checksums = Checksums::of(frame, &all);
+        let mut given = Vec::new();
+        if let Some(edited) = all.last().filter(|_| all.len() > usize::from(self.rules.inner)) {
+            given = self.set_fields(frame, edited);
+            self.map(frame, edited);
+        }
+        let is_truncated = self.truncate(frame, &mut original_len, headers);
         let changes = Changes { is_cut: is_truncated, fixes: self.rules.fix_checksums, given: &given };
         let are_right = checksums.correct(frame, &changes);
         self.counts.frames += 1;
-        self.counts.incomplete_headers += u64::from(headers.is_cut);
+        self.counts.incomplete_headers += u64::from(all.iter().any(|headers| headers.is_cut));
         self.counts.unknown_checksums += u64::from(!are_right);
         let fragmented = match self.rules.fit {
-            Some(Fit::Fragment(mtu)) => fit::fragment(frame, original_len, &headers, mtu, &mut self.next_id, &mut each),
+            Some(Fit::Fragment(mtu)) => fit::fragment(frame, original_len, headers, mtu, &mut self.next_id, &mut each),
             _ => Fragmented::Fits,
         };
         self.counts.changed +=
@@ -195,7 +205,7 @@ impl Editor {
 
     /// Maps addresses and ports.
     fn map(&self, frame: &mut [u8], headers: &Headers) {
-        self.map_addresses(frame, [0, 6], 6);
+        self.map_addresses(frame, headers.ethernet.into_iter().flat_map(|at| [at, at + 6]), 6);
         if let Some(arp) = headers.arp {
             self.map_addresses(frame, [arp + 8, arp + 18], 6);
             self.map_addresses(frame, [arp + 14, arp + 24], 4);
@@ -204,7 +214,7 @@ impl Editor {
             self.shift_addresses(frame, packet);
             let (addresses, len) = packet.addresses();
             self.map_addresses(frame, addresses, len);
-            if let Some((TCP | UDP, at)) = packet.transport {
+            if let Some((TCP | UDP | SCTP, at)) = packet.transport {
                 self.map_ports(frame, at);
             }
         }

@@ -66,7 +66,7 @@ impl AddressMap {
     }
 }
 
-/// Maps ports of TCP and UDP, on both sides: `80=8080`, `8000-8999=80` (all to one), `8000-8999=9000-9999`.
+/// Maps ports of TCP, UDP and SCTP, on both sides: `80=8080`, `8000-8999=80` (all to one), `8000-8999=9000-9999`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortMap {
     old: (u16, u16),

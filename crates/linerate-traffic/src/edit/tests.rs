@@ -37,7 +37,7 @@ fn rules() -> EditRules {
     }
 }
 
-const FRAMES: [&str; 15] = [
+const FRAMES: [&str; 17] = [
     "eth/ip/udp/payload(100)",
     "eth/ip/udp/payload(101,fill=255)",
     "eth/ip/udp(checksum=0)/payload(100)",
@@ -53,6 +53,8 @@ const FRAMES: [&str; 15] = [
     "eth/ip(mf)/udp/payload(64)",
     "eth/ip(offset=100)/hex(0400 0009 0000 0000)",
     "eth/ip/hex(00)",
+    "eth/ip/udp/vxlan/eth/ip6/udp/payload(30)",
+    "eth/ip6/gre(checksum=7)/ip/tcp/payload(30)",
 ];
 
 /// Returns the checksum errors that etherparse finds in a complete frame.
@@ -286,6 +288,25 @@ fn fragments_have_their_headers() {
     assert_eq!((all.len(), counts.too_long), (1, 1));
 }
 
+/// Ports are found after as many extension headers as filters skip, and not after more.
+#[test]
+fn extension_headers_are_skipped_as_by_filters() {
+    let map = EditRules { ports: vec!["53=54".parse().unwrap()], ..EditRules::default() };
+    let filter: linerate_core::filter::Filter = "udp:53".parse().unwrap();
+    for (count, is_found) in [(0, true), (1, true), (12, true), (13, true), (16, true), (17, false)] {
+        let mut packet = frame("eth/ip6/udp(dport=53)/payload(20)");
+        let options: Vec<u8> =
+            (1..=count).flat_map(|n| [if n < count { 60 } else { 17 }, 0, 1, 4, 0, 0, 0, 0]).collect();
+        packet[20] = if count > 0 { 60 } else { 17 };
+        packet[19] += options.len() as u8;
+        packet.splice(54..54, options);
+        assert_eq!(filter.decide(&packet), is_found.then_some(true), "{count} headers");
+        let (all, counts) = edited(&map, &packet, packet.len());
+        assert_eq!(counts.changed, u64::from(is_found), "{count} headers");
+        assert!(!filter.matches(&all[0].0), "{count} headers");
+    }
+}
+
 /// Each pass has other addresses, and both directions of a flow the same pair.
 #[test]
 fn passes_have_their_addresses() {
@@ -312,13 +333,13 @@ proptest! {
     #[test]
     fn any_bytes_are_edited(
         template in 0..FRAMES.len(), changes in proptest::collection::vec((0..200usize, any::<u8>()), 0..8), cut in 0..200usize,
-        original in 0..3000usize, fit in 0..4usize, fix_checksums: bool, pop in 0..2usize,
+        original in 0..3000usize, fit in 0..4usize, fix_checksums: bool, inner: bool, pop in 0..2usize,
     ) {
         let mut bytes = frame(FRAMES[template]);
         changes.iter().for_each(|(at, byte)| if let Some(place) = bytes.get_mut(*at) { *place = *byte });
         bytes.truncate(cut);
         let fit = [None, Some(Fit::Truncate(46)), Some(Fit::Fragment(46)), Some(Fit::Fragment(100))][fit];
-        let rules = EditRules { fit, fix_checksums, pop, unique_addresses: true, ..rules() };
+        let rules = EditRules { fit, fix_checksums, inner, pop, unique_addresses: true, ..rules() };
         let mut editor = Editor::new(rules);
         editor.begin_pass(7);
         editor.edit(&mut bytes.clone(), original, |new, len| assert!(new.len() <= len && len <= original.max(bytes.len())));
