@@ -64,10 +64,14 @@ fn link_header(link: LinkType, packet: &[u8]) -> Option<LinkHeader> {
         9 | 50 => ppp(packet, 0),
         51 => pppoe(packet),
         12 | 14 | 101 => ip(packet, 0),
+        104 => cisco(packet),
         105 => wireless(packet, 0),
         113 => cooked(packet),
+        119 => prism(packet),
         127 => radiotap(packet),
+        163 => avs(packet),
         166 => ppp(packet, 2),
+        192 => per_packet(packet),
         204 => ppp(packet, 1),
         228 => ip(packet, 0).filter(|header| header.ethertype == IPV4),
         229 => ip(packet, 0).filter(|header| header.ethertype == IPV6),
@@ -113,6 +117,13 @@ fn ppp(packet: &[u8], at: usize) -> Option<LinkHeader> {
         _ => return None,
     };
     Some(LinkHeader { len, ethertype, ..LinkHeader::default() })
+}
+
+/// HDLC of Cisco: an address, a control byte of 0, and an EtherType. Its keepalives have no EtherType of Ethernet.
+fn cisco(packet: &[u8]) -> Option<LinkHeader> {
+    let ethertype = half(packet, 2).filter(|_| matches!(packet[0], 0x0F | 0x8F) && packet[1] == 0)?;
+    let is_carried = matches!(ethertype, IPV4 | IPV6 | 0x8847 | 0x8848);
+    is_carried.then(|| LinkHeader { len: 4, ethertype, ..LinkHeader::default() })
 }
 
 /// PPPoE, which Ethernet carries as it is (RFC 2516): code 0 is the session stage.
@@ -180,7 +191,42 @@ fn radiotap(packet: &[u8]) -> Option<LinkHeader> {
     Some(header)
 }
 
-/// A data frame of 802.11 after `at` bytes: complete, not encrypted, with an EtherType (RFC 1042).
+/// 802.11 after the header of Prism cards, of 144 bytes, or after that of AVS.
+fn prism(packet: &[u8]) -> Option<LinkHeader> {
+    match half(packet, 0)? {
+        // The magic number of AVS (0x80211001, 0x80211002).
+        0x8021 => avs(packet),
+        _ => wireless(packet, 144),
+    }
+}
+
+/// 802.11 after a header of AVS, which has its length.
+fn avs(packet: &[u8]) -> Option<LinkHeader> {
+    let len = u32::from_be_bytes(*packet.get(4..)?.first_chunk()?);
+    (len >= 8).then(|| wireless(packet, len as usize)).flatten()
+}
+
+/// 802.11 after Per-Packet Information, little-endian. The flags of its field 2 announce a frame check sequence.
+fn per_packet(packet: &[u8]) -> Option<LinkHeader> {
+    let half = |at: usize| Some(usize::from(u16::from_le_bytes(*packet.get(at..)?.first_chunk()?)));
+    let (len, link) = (half(2)?, half(4)?);
+    if packet[0] != 0 || link != 105 || half(6)? != 0 {
+        return None;
+    }
+    let (mut at, mut fcs) = (8, 0);
+    while at + 4 <= len {
+        if half(at)? == 2 && half(at + 2)? >= 10 && half(at + 12)? & 1 == 1 {
+            fcs = 4;
+        }
+        at += 4 + half(at + 2)?;
+    }
+    let mut header = wireless(packet, len)?;
+    header.fcs = fcs;
+    Some(header)
+}
+
+/// A data frame of 802.11 after `at` bytes: complete, not encrypted, with an EtherType (RFC 1042), or with another header
+/// of IEEE 802.2.
 fn wireless(packet: &[u8], at: usize) -> Option<LinkHeader> {
     let frame = packet.get(at..)?;
     let control = u16::from_le_bytes(*frame.first_chunk()?);
@@ -205,12 +251,12 @@ fn wireless(packet: &[u8], at: usize) -> Option<LinkHeader> {
         (false, true) => 16,
         _ => 10,
     });
-    let llc = frame.get(len..)?;
-    if !llc.starts_with(&[0xAA, 0xAA, 0x03, 0, 0, 0]) {
-        return None;
-    }
-    let ethertype = half(llc, 6).filter(|ethertype| *ethertype >= LEAST_ETHERTYPE)?;
-    Some(LinkHeader { len: at + len + 8, ethertype, destination, source, fcs: 0 })
+    let llc = frame.get(len..).filter(|llc| llc.len() >= 3)?;
+    // An EtherType, also of the bridge tunnel (IEEE 802.1H).
+    let is_snap = llc.starts_with(&[0xAA, 0xAA, 0x03, 0, 0]) && matches!(llc.get(5), Some(0 | 0xF8));
+    let ethertype = half(llc, 6).filter(|ethertype| is_snap && *ethertype >= LEAST_ETHERTYPE);
+    let snap_len = if ethertype.is_some() { 8 } else { 0 };
+    Some(LinkHeader { len: at + len + snap_len, ethertype: ethertype.unwrap_or(0), destination, source, fcs: 0 })
 }
 
 /// Returns the destination and the source for a packet whose link header has none.
@@ -258,7 +304,7 @@ mod tests {
         /// Any bytes become an Ethernet frame with the end of the packet, or stay as they are.
         #[test]
         fn any_packet_is_turned_into_a_frame_or_left(
-            link in proptest::sample::select(vec![0u16, 9, 12, 50, 51, 101, 105, 108, 113, 127, 166, 204, 228, 229, 276]),
+            link in proptest::sample::select(vec![0u16, 9, 12, 50, 51, 101, 104, 105, 108, 113, 119, 127, 163, 166, 192, 204, 228, 229, 276]),
             begin in proptest::sample::select(vec![&b""[..], &[0xFF, 3, 0, 0x21], &[2, 0, 0, 0, 0x45], &[8], &[0, 0, 8, 0]]),
             rest in proptest::collection::vec(0..=255u8, 0..80),
             cut in 0..2000usize,

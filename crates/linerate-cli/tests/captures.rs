@@ -162,11 +162,24 @@ ppp = lambda p: b"\x00\x21" + bytes(p) if IP in p else b"\x00\x57" + bytes(p)
 lcp = b"\xc0\x21" + bytes(20)
 loop = lambda p: (2 if IP in p else 24).to_bytes(4, "big") + bytes(p)
 radio = lambda p: bytes(RadioTap(present="TSFT+Flags", mac_timestamp=7, Flags="FCS")) + bytes(p) + b"\xde\xad\xbe\xef"
+hdlc = lambda p: b"\x0f\x00" + (b"\x08\x00" if IP in p else b"\x86\xdd") + bytes(p)
+prism = lambda p: struct.pack("<II", 0x44, 144) + bytes(136) + bytes(p)
+avs = lambda p: struct.pack(">II", 0x80211001, 64) + bytes(56) + bytes(p)
+# With a frame check sequence.
+ppi = lambda p: struct.pack("<BBHIHHQHHHHBBbb", 0, 0, 32, 105, 2, 20, 7, 1, 0, 0, 0, 0, 0, 0, 0) + bytes(p) + bytes(4)
+several = Dot11(type=2, subtype=8, FCfield="from-DS", **mac)/Dot11QoS(A_MSDU_Present=1)/Raw(bytes(60))
+bridge = Dot11(type=2, subtype=0, FCfield="to-DS", **mac)/LLC(dsap=0x42, ssap=0x42, ctrl=3)/STP()
+wrpcap("llc.pcap", [Raw(bytes(bridge))], linktype=105)
 for link, good, bad in [
     (9, [b"\xff\x03" + ppp(p) for p in ip] + [ppp(p)[1:] for p in ip6], [lcp, b""]),
     (50, [b"\xff\x03" + ppp(p) for p in both], [b"\xff\x03" + lcp]),
     (51, [bytes(PPPoE(sessionid=7)/PPP()/p) for p in ip], [b"\x11"]),
-    (105, [data(p, FCfield="to-DS") for p in ip] + [qos(ip6[0]), wds(ip6[1]), data(ip6[2])], [beacon, cipher, b"\x08"]),
+    (105, [data(p, FCfield="to-DS") for p in ip] + [qos(ip6[0]), wds(ip6[1]), data(ip6[2])],
+     [beacon, cipher, b"\x08", several]),
+    (104, [hdlc(p) for p in both], [b"\x8f\x00\x80\x35" + bytes(18), b"\x0f"]),
+    (119, [prism(data(p)) for p in ip] + [avs(data(p)) for p in ip6], [prism(beacon), b"\x44"]),
+    (163, [avs(data(p)) for p in both], [avs(beacon), b"\x80\x21\x10\x01"]),
+    (192, [ppi(data(p)) for p in both], [ppi(beacon), b"\x00\x00"]),
     (108, [loop(p) for p in both], [b"\x00\x00\x00\x07" + bytes(30), b"\x00"]),
     (127, [radio(data(p)) for p in both], [radio(beacon), b"\x00\x00\x00"]),
     (229, ip6, ip),
@@ -206,9 +219,14 @@ fn data_packets_of_ppp_and_wireless_are_sent() {
                 .map(|line| line.to_string() + "\n")
                 .collect(),
         ),
-        (105, "IEEE802_11", 3, packets([&to, &to, &to, &from, &wds, &direct])),
+        (104, "C_HDLC", 2, all_made.clone()),
+        // One of them has several packets in a frame (A-MSDU).
+        (105, "IEEE802_11", 4, packets([&to, &to, &to, &from, &wds, &direct])),
         (108, "LOOP", 2, all_made.clone()),
+        (119, "IEEE802_11_PRISM", 2, packets([&direct; 6])),
         (127, "IEEE802_11_RADIOTAP", 2, packets([&direct; 6])),
+        (163, "IEEE802_11_AVS", 2, packets([&direct; 6])),
+        (192, "PPI", 2, packets([&direct; 6])),
         (229, "IPV6", 3, all_made.lines().skip(3).map(|line| line.to_string() + "\n").collect()),
     ] {
         let count = expected.lines().count();
@@ -224,6 +242,11 @@ fn data_packets_of_ppp_and_wireless_are_sent() {
         let (sent, part, said) = replayed(0, &folder, &format!("both{link}.pcap"), &["--ethernet"]);
         assert_eq!((sent.len(), &part["files"][0]["not_ethernet"]), (count, &skipped.into()), "{name}: {said}");
     }
+    // A header of IEEE 802.2 without an EtherType follows a length.
+    let (sent, _, said) = replayed(0, &folder, "llc.pcap", &["--ethernet"]);
+    assert_eq!(sent.len(), 1, "{said}");
+    let bridge = tshark(&folder.path("out.pcap"), &["eth.dst", "eth.len", "llc.dsap", "stp.protocol"]);
+    assert_eq!(bridge, format!("{three}\t38\t0x42\t0x0000\n"));
     // 802.11 without data frames.
     let folder = Folder::new("captures-wireless");
     write_cases(&folder);
