@@ -1,7 +1,9 @@
 //! `linerate gen`: sends the packets of one or several streams.
 //!
 //! - `stream`: the options of a stream; `source`: its frames; `pace`: their timing; `sender`: a queue's thread
+//! - `mix`: streams that share a rate, for the measuring commands
 
+mod mix;
 mod pace;
 mod sender;
 mod source;
@@ -16,11 +18,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use clap::Args;
 use linerate::traffic::Report;
 use linerate::{Batch, Error};
+pub use mix::Mix;
 use pace::Pace;
 use sender::{Answering, Lane, Sender};
 use serde_json::{Value, json};
-pub use source::Source;
-use stream::Stream;
+pub use stream::Stream;
 
 use crate::grammar::usage;
 use crate::host::HostOptions;

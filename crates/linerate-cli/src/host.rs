@@ -135,7 +135,17 @@ impl HostOptions {
         let own = self.address.iter().map(|own| own.address).find(|own| own.is_ipv4() == to.is_ipv4());
         let ip = if to.is_ipv4() { "ip" } else { "ip6" };
         let packet = own.map_or(Ok(packet.clone()), |own| packet.with_default(ip, "src", &own.to_string()))?;
+        self.with_tag(packet)
+    }
+
+    /// Gives frames the port's VLAN tag, unless their text has another.
+    pub fn with_tag(&self, packet: Template) -> Result<Template, Error> {
         self.vlan.map_or(Ok(packet.clone()), |id| packet.with_vlan(id))
+    }
+
+    /// Returns whether the first port is an IPv6 host.
+    pub fn is_ipv6(&self) -> bool {
+        self.first_address().is_some_and(|address| address.is_ipv6())
     }
 
     /// Gives frames their MAC addresses, unless their text has others: the port's own, and the next hop's, which
@@ -156,18 +166,23 @@ impl HostOptions {
         self.address.first().map(|own| own.address)
     }
 
-    /// Returns the options of each of two ports, from one address and at most one gateway for each, in their order.
-    pub fn of_two_ports(&self) -> [HostOptions; 2] {
-        if self.answers() && (self.address.len() != 2 || !matches!(self.gateway.len(), 0 | 2)) {
-            usage("two ports have two addresses: --address 10.0.0.2/24,10.0.1.2/24, and two or no gateways");
+    /// Returns the options of each of several ports, from one address and at most one gateway for each, in their order.
+    pub fn of_ports(&self, ports: usize) -> Vec<HostOptions> {
+        let has_gateways = self.gateway.is_empty() || self.gateway.len() == ports;
+        if self.answers() && (self.address.len() != ports || !has_gateways) {
+            let addresses: Vec<String> = (0..ports).map(|port| format!("10.0.{port}.2/24")).collect();
+            let count = if ports == 2 { "two".to_string() } else { ports.to_string() };
+            let addresses = addresses.join(",");
+            usage(&format!("{count} ports have {count} addresses: --address {addresses}, and {count} or no gateways"));
         }
-        [0, 1].map(|port| {
+        let of_port = |port: usize| {
             let address = self.address.get(port).copied().into_iter().collect();
             let gateway = self.gateway.get(port).copied().into_iter().collect();
             let options = HostOptions { address, gateway, ..self.clone() };
             options.check();
             options
-        })
+        };
+        (0..ports).map(of_port).collect()
     }
 
     /// Asks the gateways for their MAC addresses, so that they know the port's: a router that must ask for it first loses
@@ -243,6 +258,18 @@ impl Responder {
         let is_answered =
             self.arp && self.host.answer_arp(&mut self.bytes) || self.ping && self.host.answer_ping(&mut self.bytes);
         is_answered && self.answers.push(&self.pool, &self.bytes)
+    }
+
+    /// Receives frames only to answer requests, and returns their number.
+    pub fn receive(&mut self, rx: &mut RxQueue, batch: &mut Batch) -> usize {
+        rx.recv(batch);
+        let mut packets = 0;
+        for packet in &mut *batch {
+            self.answers(&packet);
+            packets += 1;
+        }
+        batch.clear();
+        packets
     }
 
     /// Sends the queued answers; those for which the port has no room remain queued.

@@ -1,37 +1,40 @@
 //! `linerate latency`: the latency of frames from one port to another, by load.
 //!
 //! Two models are the two sides of a forwarder: frames enter at the first model's wire and leave at the other's, and
-//! the wires record the times, as cards with hardware timestamps do. Any other two ports are the ends of the path to
+//! the wires record the times, as cards with hardware timestamps do. Any other pairs of ports are the ends of paths to
 //! measure (`ends`): frames are stamped in software, before they are sent at the first and after they are received at
 //! the second.
+//!
+//! - `ends`: the ports of the paths; `direction`: their frames; `times`: the results
 
+mod direction;
 mod ends;
+mod times;
 
 use std::cell::Cell;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use hdrhistogram::Histogram;
 use linerate::Error;
 use linerate::capture::Output;
 use linerate::sim82599::Timed;
-use linerate::traffic::{Latency, Rate, Report, Template};
-use serde_json::{Value, json};
+use linerate::traffic::{Rate, Report, Sizes, Template};
+use serde_json::json;
 
+use self::direction::Timer;
+pub use self::times::{Counts, Times};
 use crate::chart::{Line, of_percentiles};
 use crate::error::missing;
 use crate::fwd::{self, Rules};
+use crate::generate::Stream;
 use crate::grammar::usage;
 use crate::host::HostOptions;
 use crate::line_rate::{beyond_line, model, possible};
 use crate::options::{RunOptions, whole};
-use crate::processors::Use;
-use crate::quantiles::{distribution, microseconds, row, titles};
-use crate::rates::per_second;
+use crate::quantiles::{distribution, titles};
 use crate::run::{Measured, Mode, Moment, Outcome, Run};
 use crate::shortfall::Shortfall;
 use crate::show::print;
@@ -59,7 +62,7 @@ pub struct Load {
     #[arg(long, value_delimiter = ',', default_value = "100k")]
     pub rate: Vec<Rate>,
     /// Frame size in bytes, CRC included
-    #[arg(long, default_value_t = 64, value_parser = whole::<u16>(64, 1518))]
+    #[arg(long, default_value_t = 64, value_parser = whole::<u16>(Sizes::LEAST, Sizes::MOST))]
     pub size: u16,
     /// Time one in this many frames
     #[arg(long, default_value_t = 1, value_parser = whole::<u64>(1, 1_000_000_000))]
@@ -73,6 +76,9 @@ pub struct Load {
     pub plot: Option<PathBuf>,
     #[command(flatten)]
     pub path: PathOptions,
+    /// The streams, once they are [read](PathOptions::read_streams).
+    #[arg(skip)]
+    pub streams: Vec<Stream>,
     /// Do not print how a rate is interpreted.
     #[arg(skip)]
     pub is_quiet: bool,
@@ -81,12 +87,30 @@ pub struct Load {
     pub count: Option<u64>,
 }
 
-/// Options of the path between two ports.
+impl Load {
+    /// Creates a load without options, for [`measure`]: it prints nothing, and times one of `every` frames.
+    pub fn quiet(size: u16, every: u64, path: PathOptions, streams: Vec<Stream>) -> Load {
+        let (rate, histogram, plot, is_quiet, count) = (Vec::new(), None, None, true, None);
+        Load { rate, size, every, histogram, plot, path, streams, is_quiet, count }
+    }
+
+    /// Returns the streams with their sizes.
+    fn streams(&self) -> Vec<Stream> {
+        let size: Sizes = self.size.to_string().parse().expect("the option allows only sizes");
+        let of = |stream: &Stream| Stream { size: stream.size.clone().or(Some(size.clone())), ..stream.clone() };
+        self.streams.iter().map(of).collect()
+    }
+}
+
+/// Options of the paths between pairs of ports.
 #[derive(Args, Clone, Default)]
 pub struct PathOptions {
     /// Layers of the frames, with a stamp at the end: 'eth/ip(dst=10.0.1.2)/udp/stamp'; see docs/generate.md
-    #[arg(long, value_name = "LAYERS", value_parser = str::parse::<Template>)]
+    #[arg(long, value_name = "LAYERS", value_parser = str::parse::<Template>, conflicts_with = "streams")]
     pub packet: Option<Template>,
+    /// Frames of several streams, from a file as for gen; a stream's rate is its share of the rate
+    #[arg(long, value_name = "FILE")]
+    pub streams: Option<PathBuf>,
     /// Send in both directions at the same time, at the rate in each
     #[arg(long)]
     pub both: bool,
@@ -97,76 +121,29 @@ pub struct PathOptions {
 impl PathOptions {
     /// Returns the name of an option that only concerns other paths than a forwarder.
     fn any(&self) -> Option<&'static str> {
-        let all = [(self.packet.is_some(), "--packet"), (self.both, "--both"), (self.host.answers(), "--address")];
+        let all = [
+            (self.packet.is_some(), "--packet"),
+            (self.streams.is_some(), "--streams"),
+            (self.both, "--both"),
+            (self.host.answers(), "--address"),
+        ];
         all.into_iter().find(|(is_given, _)| *is_given).map(|(_, name)| name)
     }
-}
 
-/// Latencies at one load.
-pub struct Times {
-    /// Requested packets per second.
-    pub asked: f64,
-    /// The line rate in packets per second, if more was requested: a model's line can exceed it.
-    pub line: Option<f64>,
-    /// The measured time, and the packets that were sent and received in it.
-    pub seconds: f64,
-    pub sent: u64,
-    pub arrived: u64,
-    /// The rate that was not reached, if any.
-    pub shortfall: Option<Shortfall>,
-    pub used: Use,
-    /// Ended by Ctrl-C.
-    pub interrupted: bool,
-    /// The packets that were sent and received after that time.
-    after: [u64; 2],
-    pub lost: u64,
-    pub corrupted: u64,
-    /// Duplicates, and packets without a stamp; neither count as received.
-    duplicated: u64,
-    unstamped: u64,
-    /// The latencies in nanoseconds.
-    pub histogram: Histogram<u64>,
-}
-
-impl Times {
-    /// Returns the sent and the received packets per second.
-    pub fn rates(&self) -> [f64; 2] {
-        [self.sent, self.arrived].map(|packets| packets as f64 / self.seconds)
+    /// Returns the smallest size of a stream's frames, CRC included.
+    pub fn least_size(&self, stream: &Stream) -> Result<u16, Error> {
+        let default = if self.host.is_ipv6() { "eth/ip6/udp/stamp" } else { "eth/ip/udp/stamp" };
+        let packet = stream.packet.clone().map_or_else(|| default.parse(), Ok)?;
+        let frames = self.host.with_tag(packet)?.frames()?;
+        Ok((frames.longest() + 4).try_into().unwrap_or(Sizes::MOST))
     }
 
-    /// Returns the packets that were sent at any time.
-    pub fn total_sent(&self) -> u64 {
-        self.sent + self.after[0]
-    }
-
-    fn json(&self) -> Value {
-        let [sent, arrived] = self.rates();
-        json!({
-            "asked_mpps": self.asked / 1e6, "offered_mpps": sent / 1e6, "arrived_mpps": arrived / 1e6,
-            "seconds": self.seconds, "sent": self.sent, "arrived": self.arrived, "after_end": {"sent": self.after[0], "arrived": self.after[1]},
-            "lost": self.lost, "corrupted": self.corrupted, "duplicated": self.duplicated, "unstamped": self.unstamped, "looked_at": self.histogram.len(),
-            "microseconds": microseconds(&self.histogram),
-            "unreached": self.shortfall.as_ref().map(Shortfall::json), "processors": self.used.json(),
-            "interrupted": self.interrupted,
-        })
-    }
-
-    /// Returns lines on corrupted, duplicated and unstamped packets.
-    fn defects(&self) -> Vec<String> {
-        let all = [
-            (self.corrupted, "error: corrupted on the way: "),
-            (self.duplicated, "note: duplicated, and counted once: "),
-            (self.unstamped, "note: arrived without a stamp, and not counted: "),
-        ];
-        let all = all.into_iter().filter(|(count, _)| *count > 0);
-        all.map(|(count, what)| format!("{what}{count} packets")).collect()
-    }
-
-    fn line(&self) -> String {
-        let times = row(&microseconds(&self.histogram));
-        let lost = if self.lost < 10_000 { self.lost.to_string() } else { per_second(self.lost as f64) };
-        let [sent, arrived] = self.rates().map(per_second);
-        format!("{sent:>5} {arrived:>5} {lost:>5}{times}\n")
+    /// Reads the streams: those of the file, or else one. Ends the program if they cannot be measured.
+    pub fn read_streams(&self) -> Vec<Stream> {
+        match &self.streams {
+            None => vec![Stream { packet: self.packet.clone(), ..Stream::default() }],
+            Some(path) => Stream::read_shares(path),
+        }
     }
 }
 
@@ -174,7 +151,9 @@ impl Times {
 const SECONDS: Duration = Duration::from_secs(2);
 
 /// Runs all loads.
-pub fn run(names: [&str; 2], load: &Load, options: &RunOptions) -> Result<ExitCode, Error> {
+pub fn run(names: &[&str], load: &Load, options: &RunOptions) -> Result<ExitCode, Error> {
+    check_pairs(names);
+    let load = &Load { streams: load.path.read_streams(), ..load.clone() };
     let options = RunOptions { seconds: Some(options.seconds.unwrap_or(SECONDS)), ..options.clone() };
     if load.plot.is_some() && cfg!(not(feature = "charts")) {
         usage(&format!("--plot draws a chart: {}", missing("charts")));
@@ -192,14 +171,16 @@ pub fn run(names: [&str; 2], load: &Load, options: &RunOptions) -> Result<ExitCo
     for (number, &rate) in load.rate.iter().enumerate() {
         let times = measure(names, rate, load, &options)?;
         if let Some(file) = files.get_mut(number) {
-            let written = file.write_all(distribution(&times.histogram).as_bytes());
+            let written = file.write_all(distribution(&times.sum.delays.histogram).as_bytes());
             failure = failure.or(written.err().map(|source| unwritable(&paths[number], source)));
         }
         if plot.is_some() {
-            lines.push(Line::of_percentiles(rate.to_string(), &times.histogram));
+            lines.push(Line::of_percentiles(rate.to_string(), &times.sum.delays.histogram));
         }
-        good &= !times.histogram.is_empty() && times.corrupted == 0;
-        good &= !options.strict || times.lost == 0 && times.shortfall.is_none();
+        // Each pair must have delivered a frame.
+        let is_empty = times.pairs.iter().find(|(_, counts)| counts.delays.histogram.is_empty());
+        good &= is_empty.is_none() && times.sum.corrupted == 0;
+        good &= !options.strict || times.sum.lost == 0 && times.shortfall.is_none();
         if options.json {
             print(&format!("{}\n", times.json()));
         } else {
@@ -207,15 +188,15 @@ pub fn run(names: [&str; 2], load: &Load, options: &RunOptions) -> Result<ExitCo
             if all.is_empty() {
                 print(&head(names)?);
             }
-            print(&times.line());
+            print(&times.lines());
             times.shortfall.iter().for_each(|shortfall| shortfall.print(options.strict));
-            if times.histogram.is_empty() {
+            if let Some((pair, counts)) = is_empty {
                 let seconds = options.seconds.unwrap_or(SECONDS);
                 let seconds = seconds.as_secs_f64();
                 let less = if load.every > 1 { ", or a smaller --every" } else { "" };
-                note(&match times.arrived > 0 {
+                note(&match counts.arrived > 0 {
                     true => format!("note: no frame was timed in {seconds} s: use more --seconds{less}"),
-                    false => format!("note: no frame arrived in {seconds} s: is {} linked to {}?", names[0], names[1]),
+                    false => format!("note: no frame arrived in {seconds} s: {}", are_linked(pair)),
                 });
             }
             times.defects().iter().for_each(|defect| note(defect));
@@ -273,88 +254,89 @@ fn unwritable(path: &Path, error: std::io::Error) -> Error {
     Error::file(path.display().to_string(), error.to_string())
 }
 
+/// Ends the program if the ports are not pairs.
+pub fn check_pairs(names: &[&str]) {
+    if names.len() % 2 == 1 {
+        let last = names[names.len() - 1];
+        usage(&format!(
+            "the ports are pairs, A B or A B C D, and {last} has no other end: give an even number of ports"
+        ));
+    }
+}
+
+/// Asks whether the ports of a pair are linked.
+pub fn are_linked(pair: &str) -> String {
+    let (a, b) = pair.split_once(" <-> ").or_else(|| pair.split_once(" -> ")).unwrap_or((pair, "the other port"));
+    format!("is {a} linked to {b}?")
+}
+
 /// Returns the table's head.
-fn head(names: [&str; 2]) -> Result<String, Error> {
+fn head(names: &[&str]) -> Result<String, Error> {
     let through = if are_sides_of_a_forwarder(names)? { "through fwd, from wire to wire" } else { "from port to port" };
     Ok(format!("times {through}; packets/s in and out, packets lost\n   in   out  lost{}\n", titles()))
 }
 
 /// Returns true for two models without a wire in their names.
-fn are_sides_of_a_forwarder(names: [&str; 2]) -> Result<bool, Error> {
+pub fn are_sides_of_a_forwarder(names: &[&str]) -> Result<bool, Error> {
     let is_side = |name: &str| -> Result<bool, Error> {
         let name = linerate::parse(name)?;
         Ok(name.model().is_some() && name.option("wire").is_none())
     };
-    Ok(is_side(names[0])? && is_side(names[1])?)
+    Ok(names.len() == 2 && is_side(names[0])? && is_side(names[1])?)
 }
 
-/// Measures one load.
-pub fn measure(names: [&str; 2], rate: Rate, load: &Load, options: &RunOptions) -> Result<Times, Error> {
-    let latency = Latency::new(load.every);
-    let sample = match are_sides_of_a_forwarder(names)? {
-        true => through_a_forwarder(names, rate, load, options, &latency)?,
-        false => ends::measure(names, rate, load, options, &latency)?,
+/// Measures one load. Each two ports are a pair.
+pub fn measure(names: &[&str], rate: Rate, load: &Load, options: &RunOptions) -> Result<Times, Error> {
+    measure_observed(names, rate, load, options, &mut |_| ())
+}
+
+/// As [`measure`]; the observer sees the run several times per second.
+pub fn measure_observed(
+    names: &[&str],
+    rate: Rate,
+    load: &Load,
+    options: &RunOptions,
+    observer: &mut dyn FnMut(&Moment),
+) -> Result<Times, Error> {
+    let Sample { measured, asked, line, senders, pairs } = match names {
+        [a, b] if are_sides_of_a_forwarder(names)? => through_a_forwarder([a, b], rate, load, options)?,
+        _ => ends::measure(names, rate, load, options, observer)?,
     };
-    let mut histogram = Histogram::new(3).expect("three digits are possible");
-    latency.take().into_iter().for_each(|time| histogram.record(time).expect("it grows with what comes"));
-    let Sample { measured, asked, line, sent, arrived, total, unstamped } = sample;
-    let Outcome { lost, corrupted, duplicated, .. } = measured.outcome;
-    let after = [total[0].saturating_sub(sent), total[1].saturating_sub(arrived)];
+    let mut sum = Counts::new(load.every);
+    pairs.iter().for_each(|counts| sum.add(counts));
     let Measured { seconds, .. } = measured;
     let bound = measured.stopped_by.clone().or_else(|| measured.used.bound());
-    let shortfall = asked.and_then(|asked| Shortfall::of("the rate", asked, sent, seconds, bound));
-    let asked = asked.unwrap_or(rate.packets_per_second(f64::from(load.size) - 4.0));
-    let (used, interrupted) = (measured.used, measured.interrupted);
+    let shortfall = asked.and_then(|asked| Shortfall::of("the rate", asked, sum.sent, seconds, bound));
+    let all = senders as f64 * rate.packets_per_second(f64::from(load.size) - 4.0);
+    let arrow = if load.path.both { "<->" } else { "->" };
+    // Without the ports' options.
+    let short = |name: &&str| name.split('?').next().unwrap_or(name).to_string();
+    let names = names.chunks(2).map(|pair| pair.iter().map(short).collect::<Vec<_>>().join(&format!(" {arrow} ")));
     Ok(Times {
-        asked,
+        asked: asked.unwrap_or(all),
         line,
         seconds,
-        sent,
-        arrived,
-        after,
+        senders,
+        sum,
+        pairs: names.zip(pairs).collect(),
         shortfall,
-        used,
-        interrupted,
-        lost,
-        corrupted,
-        duplicated,
-        unstamped,
-        histogram,
+        used: measured.used,
+        interrupted: measured.interrupted,
     })
 }
 
 /// A measurement of one load.
 struct Sample {
     measured: Measured,
-    /// Requested packets per second, if the line can carry them.
+    /// Requested packets per second of all senders, if the lines can carry them.
     asked: Option<f64>,
     line: Option<f64>,
-    /// Packets that were sent and received in the run's time.
-    sent: u64,
-    arrived: u64,
-    /// Packets that were sent and received at any time.
-    total: [u64; 2],
-    /// Packets that arrived without a stamp.
-    unstamped: u64,
+    senders: u64,
+    /// The counts of each pair of ports.
+    pairs: Vec<Counts>,
 }
 
-/// Discards the latencies up to the first check, as frames waited while the threads started.
-fn warmed_up(latency: &Arc<Latency>) -> impl FnMut(&Moment) + use<> {
-    let (latency, mut is_warm) = (latency.clone(), false);
-    move |moment| {
-        if moment.moved.packets > 0 && !std::mem::replace(&mut is_warm, true) {
-            latency.take();
-        }
-    }
-}
-
-fn through_a_forwarder(
-    [a, b]: [&str; 2],
-    rate: Rate,
-    load: &Load,
-    options: &RunOptions,
-    latency: &Arc<Latency>,
-) -> Result<Sample, Error> {
+fn through_a_forwarder([a, b]: [&str; 2], rate: Rate, load: &Load, options: &RunOptions) -> Result<Sample, Error> {
     if let Some(option) = load.path.any() {
         usage(&format!("{option} is for two ports with a path between them: give both models a wire"));
     }
@@ -375,9 +357,10 @@ fn through_a_forwarder(
     let len = f64::from(load.size) - 4.0;
     let asked = possible(rate, len, &run.ports.devices[0], load.is_quiet).map(|rate| rate.packets_per_second(len));
     let line = beyond_line(rate, len, &run.ports.devices[0]).map(|line| line.packets_per_second(len));
+    let mut timer = Timer::new(load.every);
     for device in &run.ports.devices {
         if let Some(card) = model(device) {
-            card.rewire(|wire| Box::new(Timed::new(wire, latency.clone())));
+            card.rewire(|wire| Box::new(Timed::new(wire, timer.latency.clone())));
         }
     }
     fwd::start(&mut run, false, &Rules::default(), options)?;
@@ -389,7 +372,19 @@ fn through_a_forwarder(
         }
         fwd::judge(reports, [true, false])
     };
-    let measured = run.measure(&mut warmed_up(latency), judge)?;
+    let measured = run.measure(&mut |moment: &Moment| timer.see(moment), judge)?;
     let [sent, arrived] = [(0, 0), (1, 1)].map(|(port, way)| measured.wires[port].map_or(0, |counts| counts[way]));
-    Ok(Sample { measured, asked, line, sent, arrived, total: total.get(), unstamped: 0 })
+    let (Outcome { lost, corrupted, changed, duplicated, .. }, total) = (&measured.outcome, total.get());
+    let counts = Counts {
+        sent,
+        arrived,
+        after: [total[0].saturating_sub(sent), total[1].saturating_sub(arrived)],
+        lost: *lost,
+        corrupted: *corrupted,
+        changed: *changed,
+        duplicated: *duplicated,
+        delays: timer.into_delays(),
+        ..Counts::new(load.every)
+    };
+    Ok(Sample { measured, asked, line, senders: 1, pairs: vec![counts] })
 }

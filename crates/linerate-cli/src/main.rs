@@ -177,22 +177,20 @@ enum Command {
     },
     /// Measure the latency of frames: through fwd, from one model's wire to the other's; or from port to port
     Latency {
-        /// Port where frames enter, for example sim:0
-        a: String,
-        /// Port where frames leave
-        b: String,
+        /// Pairs of ports: those where frames enter, for example sim:0, and those where they leave
+        #[arg(required = true, num_args = 2.., value_name = "PORT")]
+        ports: Vec<String>,
         #[command(flatten)]
         load: latency::Load,
         #[command(flatten)]
         options: RunOptions,
     },
-    /// Run the RFC 2544 benchmarks on the device between two ports: throughput, latency, frame loss rate, back-to-back
-    /// frames; --seconds sets the duration of a trial, 60 by default
+    /// Run the RFC 2544 benchmarks on the device between two ports, or between pairs of ports: throughput, latency,
+    /// frame loss rate, back-to-back frames; --seconds sets the duration of a trial, 60 by default
     Rfc2544 {
-        /// Port that sends
-        a: String,
-        /// Port that receives
-        b: String,
+        /// Pairs of ports: the port that sends, and the port that receives
+        #[arg(required = true, num_args = 2.., value_name = "PORT")]
+        ports: Vec<String>,
         #[command(flatten)]
         what: Box<rfc2544::Benchmarks>,
         #[command(flatten)]
@@ -324,8 +322,12 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
         Command::Capture { ports, capture, options } => {
             capture::run(&ports.iter().map(String::as_str).collect::<Vec<_>>(), &capture, &options)
         }
-        Command::Latency { a, b, load, options } => latency::run([&a, &b], &load, &options),
-        Command::Rfc2544 { a, b, what, options } => rfc2544::run([&a, &b], &what, &options),
+        Command::Latency { ports, load, options } => {
+            latency::run(&ports.iter().map(String::as_str).collect::<Vec<_>>(), &load, &options)
+        }
+        Command::Rfc2544 { ports, what, options } => {
+            rfc2544::run(&ports.iter().map(String::as_str).collect::<Vec<_>>(), &what, &options)
+        }
         Command::Bench(bench) => bench::run(&bench),
         Command::Bind { cards, vfio, uio, force } => bind::bind(&cards, vfio, uio, force),
         Command::Unbind { cards } => bind::unbind(&cards),

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::chart::{self, Bars, Below, Chart};
 use crate::error::missing;
 use crate::profile::cycles_in;
+use crate::rates::scaled;
 use crate::show::print;
 use crate::terminal::note;
 
@@ -39,6 +40,8 @@ pub enum Cell {
     Text(String),
     /// A number with this many decimals.
     Number(f64, usize),
+    /// Packets per second; in JSON and CSV a number, otherwise with a prefix: 14.88M.
+    Rate(f64),
     /// Not measured, or not published.
     Nothing,
 }
@@ -54,6 +57,11 @@ pub fn number(value: Option<f64>, digits: usize) -> Cell {
     value.map_or(Cell::Nothing, |value| Cell::Number(value, digits))
 }
 
+/// Returns a cell for a rate in packets per second that may not have been measured.
+pub fn rate(value: Option<f64>) -> Cell {
+    value.map_or(Cell::Nothing, Cell::Rate)
+}
+
 /// Returns a rate; `None` if nothing moved, as then nothing was measured.
 pub fn positive(value: f64) -> Option<f64> {
     Some(value).filter(|&value| value > 0.0)
@@ -64,18 +72,32 @@ impl std::fmt::Display for Cell {
         match self {
             Cell::Text(text) => f.write_str(text),
             Cell::Number(value, digits) => write!(f, "{value:.digits$}"),
+            Cell::Rate(value) => f.write_str(&scaled(value / 1e6)),
             Cell::Nothing => f.write_str("-"),
         }
     }
 }
 
+/// Returns a rate with three decimals, which distinguish a packet in minutes from none.
+fn in_thousandths(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
 impl Cell {
+    fn csv(&self) -> String {
+        match self {
+            Cell::Rate(value) => in_thousandths(*value).to_string(),
+            cell => cell.to_string(),
+        }
+    }
+
     fn json(&self) -> Value {
         match self {
             Cell::Text(text) => json!(text),
             Cell::Number(value, 0) if *value >= 0.0 => json!(value.round() as u64),
             // As printed: more digits would be meaningless.
             Cell::Number(..) => self.to_string().parse::<f64>().map_or(Value::Null, |value| json!(value)),
+            Cell::Rate(value) => json!(in_thousandths(*value)),
             Cell::Nothing => Value::Null,
         }
     }
@@ -111,7 +133,7 @@ impl Section {
         };
         let line = |cells: Vec<String>| cells.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(",") + "\n";
         let mut csv = line(self.columns.iter().map(ToString::to_string).collect());
-        self.rows.iter().for_each(|row| csv += &line(row.iter().map(Cell::to_string).collect()));
+        self.rows.iter().for_each(|row| csv += &line(row.iter().map(Cell::csv).collect()));
         csv
     }
 
@@ -162,7 +184,7 @@ pub struct Report {
     about: String,
     machine: String,
     date: String,
-    ports: [String; 2],
+    ports: Vec<String>,
     sections: Vec<Section>,
     /// Disturbances of all sections.
     warnings: Vec<String>,
@@ -177,9 +199,9 @@ impl Report {
     ///
     /// # Errors
     /// The command's exit code if files cannot be written there.
-    pub fn new(command: &'static str, ports: &[String; 2], about: String, folder: &Path) -> Result<Report, ExitCode> {
+    pub fn new(command: &'static str, ports: &[String], about: String, folder: &Path) -> Result<Report, ExitCode> {
         let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-        let (folder, machine, ports) = (folder.to_path_buf(), machine(), ports.clone());
+        let (folder, machine, ports) = (folder.to_path_buf(), machine(), ports.to_vec());
         let (sections, warnings, interrupted, card) = (Vec::new(), Vec::new(), None, None);
         let report = Report { command, folder, about, machine, date, ports, sections, warnings, interrupted, card };
         report.prepare().map_err(|error| report.unwritable(&error))?;
@@ -283,7 +305,7 @@ impl Report {
     }
 
     fn html(&self) -> String {
-        let ([a, b], command) = (&self.ports, self.command);
+        let (ports, command) = (self.ports.join(", "), self.command);
         let interrupted = self.interrupted.as_ref().map_or(String::new(), |part| {
             format!("<p class=\"warning\">Interrupted in {part}: that and what follows are missing.</p>\n")
         });
@@ -309,12 +331,11 @@ impl Report {
         format!(
             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>linerate {command}</title>\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<style>{STYLE}</style></head>\n\
-             <body><h1>linerate {command}</h1>\n<p>{}, {}; {} and {}; {}</p>\n{interrupted}{warnings}{card}\
+             <body><h1>linerate {command}</h1>\n<p>{}, {}; {}; {}</p>\n{interrupted}{warnings}{card}\
              <nav><ul>{contents}</ul></nav>\n{sections}{reasons}</body></html>\n",
             escaped(&self.machine),
             escaped(&self.date),
-            escaped(a),
-            escaped(b),
+            escaped(&ports),
             self.about,
         )
     }

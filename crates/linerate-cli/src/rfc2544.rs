@@ -1,5 +1,9 @@
-//! `linerate rfc2544`: the benchmarks of RFC 2544 for the device between two ports: throughput, latency, frame loss
-//! rate, and back-to-back frames.
+//! `linerate rfc2544`: the benchmarks of RFC 2544 for the device between two ports, or between pairs of ports:
+//! throughput, latency, frame loss rate, back-to-back frames, and the time of a reset (RFC 6201). `tables` are their
+//! results; `reset` runs the command that resets the device.
+
+mod reset;
+mod tables;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,14 +12,18 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use linerate::Error;
-use linerate::traffic::Rate;
+use linerate::traffic::{Rate, Sizes};
+use reset::Reset;
 
-use crate::chart::{Axis, Chart, Line, Lines, Scale};
-use crate::latency::{Load, PathOptions, Times, measure};
+use crate::generate::Stream;
+use crate::grammar::usage;
+use crate::latency::{
+    Counts, Load, PathOptions, Times, are_linked, are_sides_of_a_forwarder, check_pairs, measure_observed,
+};
 use crate::options::{RunOptions, whole};
 use crate::processors::Use;
-use crate::quantiles::quantile;
-use crate::report::{Cell, Report, Section, number};
+use crate::report::Report;
+use crate::run::Moment;
 use crate::show::print;
 use crate::signals::interrupts;
 use crate::terminal::note;
@@ -23,13 +31,16 @@ use crate::terminal::note;
 /// Options of the benchmarks.
 #[derive(Args)]
 pub struct Benchmarks {
-    /// Frame sizes in bytes, CRC included (RFC 2544, section 9.1)
-    #[arg(long, value_delimiter = ',', default_value = "64,128,256,512,1024,1280,1518",
-          value_parser = whole::<u16>(64, 1518))]
+    /// Frame sizes in bytes, CRC included; default 64,128,256,512,1024,1280,1518 (RFC 2544, section 9.1). If the headers
+    /// have no room in 64 bytes, as over IPv6, the smallest size is used instead (RFC 5180, section 5.1.1)
+    #[arg(long, value_delimiter = ',', value_parser = whole::<u16>(Sizes::LEAST, Sizes::MOST))]
     sizes: Vec<u16>,
-    /// Run only these tests
+    /// Run only these tests; by default all except reset, which needs a reset of the device
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Test>,
+    /// Shell command that resets the device, for the test reset; without it, the user does so during the trial
+    #[arg(long, value_name = "COMMAND")]
+    reset_command: Option<String>,
     /// The highest rate: in packets (1M) or bits (1Gbit) per second, or a part of the line rate
     #[arg(long, default_value = "100%")]
     rate: Rate,
@@ -57,6 +68,8 @@ enum Test {
     Loss,
     /// The longest burst at the highest rate without loss (26.4)
     BackToBack,
+    /// The time without forwarding when the device is reset (RFC 6201)
+    Reset,
 }
 
 /// Parses a percentage.
@@ -68,6 +81,8 @@ fn part(text: &str) -> Result<f64, String> {
     }
 }
 
+/// The default sizes.
+const SIZES: [u16; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
 /// The default duration of a trial, as required by the RFC (section 24).
 const TRIAL: Duration = Duration::from_secs(60);
 /// The duration of the longest burst in seconds (section 26.4: at least two).
@@ -75,49 +90,93 @@ const BURST: f64 = 2.0;
 /// The most steps of a search, whatever the resolution.
 const STEPS: u32 = 20;
 
-/// The results of one frame size.
+/// The results of one frame size. Rates are in packets per second, of all senders.
 #[derive(Default)]
 struct Row {
     size: u16,
-    /// The highest rate that the sender reached, in packets per second.
+    /// The highest rate that the senders reached.
     offered: f64,
     /// The highest rate without loss.
     throughput: Option<f64>,
-    /// Why the sender offered no higher rate, if it could not.
+    /// The pair with the highest loss at the lowest rate with loss.
+    worst: Option<String>,
+    /// Why the senders offered no higher rate, if they could not.
     bound: Option<String>,
     latency: Option<Times>,
-    /// At 100 %, 90 % and so on of the offered rate: the packets per second that were sent, and the fraction that was
-    /// lost.
-    losses: Vec<(f64, f64)>,
-    /// Whether any frame arrived.
-    arrives: bool,
+    /// At 100 %, 90 % and so on of the offered rate.
+    losses: Vec<Loss>,
+    /// The pairs between which no frame arrived.
+    silent: Vec<String>,
     /// Rates that were not reached.
     unreached: Vec<String>,
-    /// The longest burst without loss, and the first one that was tried.
+    /// The longest burst of each sender without loss, and the first one that was tried.
     burst: Option<(u64, u64)>,
+    reset: Option<ResetTime>,
+}
+
+/// The frame loss at one rate.
+struct Loss {
+    /// The rate that was sent.
+    sent: f64,
+    /// The fraction that was lost or damaged.
+    lost: f64,
+    /// The pair with the highest one.
+    worst: Option<String>,
+}
+
+impl Loss {
+    fn of(times: &Times) -> Loss {
+        Loss { sent: times.rates()[0], lost: times.sum.loss(), worst: worst_loss(times) }
+    }
+}
+
+/// A reset of the device.
+struct ResetTime {
+    /// The rate that was sent.
+    rate: f64,
+    lost: u64,
+    /// The lost frames of the pair with the longest reset time, divided by its rate, in seconds.
+    by_loss: f64,
+    /// The longest time between two arrivals, in seconds; `None` if no frame arrived again.
+    by_time: Option<f64>,
+    /// Why the command failed, if it did.
+    failure: Option<String>,
+}
+
+/// Returns the pair with the highest loss, if there are several pairs and one has a loss.
+fn worst_loss(times: &Times) -> Option<String> {
+    times.worst(|counts| Some(counts.loss()).filter(|loss| *loss > 0.0)).map(str::to_string)
 }
 
 /// A run of all benchmarks.
 struct Tester<'a> {
-    names: [&'a str; 2],
+    names: &'a [&'a str],
     what: &'a Benchmarks,
+    streams: Vec<Stream>,
     options: RunOptions,
     progress: ProgressBar,
     used: Use,
 }
 
 /// Runs the benchmarks, and writes the report.
-pub fn run(names: [&str; 2], what: &Benchmarks, options: &RunOptions) -> Result<ExitCode, Error> {
+pub fn run(names: &[&str], what: &Benchmarks, options: &RunOptions) -> Result<ExitCode, Error> {
+    check_pairs(names);
+    let streams = what.path.read_streams();
+    if let Some(stream) = streams.iter().position(|stream| stream.size.is_some()) {
+        usage(&format!("{}: rfc2544 sets the sizes of the frames: leave out size", streams[stream].label(stream)));
+    }
+    let sizes = what.sizes(&streams)?;
     let trial = options.seconds.unwrap_or(TRIAL);
     let seconds = trial.as_secs_f64();
     let about = format!(
         "RFC 2544, with trials of {seconds} s{}, a resolution of {} %, and a loss of at most {} %. Frames are numbered and \
-         stamped; rates include CRC, preamble and gap.",
+         stamped; rates are sums of all sending ports, and include CRC, preamble and gap.",
         if seconds < 60.0 { " (the RFC requires 60)" } else { "" },
         what.resolution * 100.0,
         what.loss * 100.0
     );
-    let mut report = match Report::new("rfc2544", &names.map(str::to_string), about, &what.out) {
+    let ports: Vec<String> = names.iter().map(ToString::to_string).collect();
+    let mut report = match Report::new("rfc2544", &ports, about, &what.out) {
         Ok(report) => report,
         Err(code) => return Ok(code),
     };
@@ -125,14 +184,15 @@ pub fn run(names: [&str; 2], what: &Benchmarks, options: &RunOptions) -> Result<
     let style = ProgressStyle::with_template("{elapsed_precise} {bar:32} {pos}/{len} trials, {msg}");
     progress.set_style(style.expect("the template is right"));
     let options = RunOptions { seconds: Some(trial), ..options.clone() };
-    let mut tester = Tester { names, what, options, progress, used: Use::default() };
+    let mut tester = Tester { names, what, streams, options, progress, used: Use::default() };
+    tester.check_reset()?;
     if seconds >= 10.0 {
-        let (trials, time) = (tester.most_trials() * what.sizes.len() as u64, trial);
+        let (trials, time) = (tester.most_trials() * sizes.len() as u64, trial);
         let all = humantime::format_duration(Duration::from_secs(trials * time.as_secs()));
         note(&format!("note: at most {trials} trials of {seconds} s, {all}; --seconds 1 is faster"));
     }
     let mut rows = Vec::new();
-    for &size in &what.sizes {
+    for &size in &sizes {
         match tester.measure(size)? {
             Some(row) => rows.push(row),
             None => {
@@ -156,16 +216,63 @@ pub fn run(names: [&str; 2], what: &Benchmarks, options: &RunOptions) -> Result<
         note(&format!("linerate: {} at {place}: the report lacks this and what follows", interrupts().word()));
         return Ok(ExitCode::FAILURE);
     }
-    let is_good = rows.iter().all(|row| row.arrives);
-    for row in rows.iter().filter(|row| !row.arrives) {
-        note(&format!("error: no frame of {} bytes arrived: is {} linked to {}?", row.size, names[0], names[1]));
+    let mut is_good = true;
+    for (row, pair) in rows.iter().flat_map(|row| row.silent.iter().map(move |pair| (row, pair))) {
+        note(&format!("error: no frame of {} bytes arrived: {}", row.size, are_linked(pair)));
+        is_good = false;
+    }
+    for (row, reset) in rows.iter().filter_map(|row| Some((row, row.reset.as_ref()?))) {
+        for error in reset.errors() {
+            note(&format!("error: frames of {} bytes: {error}", row.size));
+            is_good = false;
+        }
     }
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+impl Benchmarks {
+    /// Returns the sizes of the frames: by default those of the RFC, with the smallest possible one instead of those
+    /// that have no room for the headers.
+    fn sizes(&self, streams: &[Stream]) -> Result<Vec<u16>, Error> {
+        if !self.sizes.is_empty() {
+            return Ok(self.sizes.clone());
+        }
+        let mut least = SIZES[0];
+        for stream in streams {
+            least = least.max(self.path.least_size(stream)?);
+        }
+        let mut sizes = SIZES.map(|size| size.max(least)).to_vec();
+        sizes.dedup();
+        Ok(sizes)
+    }
+}
+
+impl ResetTime {
+    /// Returns why the reset time is not known.
+    fn errors(&self) -> Vec<String> {
+        let no_recovery =
+            self.by_time.is_none().then(|| "no frame arrived again after the reset: use more --seconds".to_string());
+        self.failure.iter().cloned().chain(no_recovery).collect()
+    }
+}
+
 impl Tester<'_> {
     fn wants(&self, test: Test) -> bool {
-        self.what.only.is_empty() || self.what.only.contains(&test)
+        match self.what.only.is_empty() {
+            true => test != Test::Reset || self.what.reset_command.is_some(),
+            false => self.what.only.contains(&test),
+        }
+    }
+
+    /// Ends the program if the options of the test reset cannot be used.
+    fn check_reset(&self) -> Result<(), Error> {
+        if self.what.reset_command.is_some() && !self.wants(Test::Reset) {
+            usage("--reset-command is for the test reset: add it to --only");
+        }
+        if self.wants(Test::Reset) && are_sides_of_a_forwarder(self.names)? {
+            usage("the test reset needs a device between the ports: give both models a wire");
+        }
+        Ok(())
     }
 
     /// Returns the number of steps of a search.
@@ -179,53 +286,66 @@ impl Tester<'_> {
         of(Test::Loss, 9)
             + of(Test::BackToBack, 1 + self.steps())
             + of(Test::Latency, 1)
+            + of(Test::Reset, 1)
             + if self.wants(Test::Throughput) || self.wants(Test::Latency) { 1 + u64::from(self.steps()) } else { 1 }
     }
 
-    /// Runs a trial: sends frames for its duration, or `count` frames. Returns `None` if it was interrupted.
+    /// Runs a trial: each port sends frames at `rate` for its duration, or `count` frames. Returns `None` if it was
+    /// interrupted.
     fn trial(&mut self, size: u16, rate: Rate, count: Option<u64>, what: &str) -> Result<Option<Times>, Error> {
+        self.observed_trial(size, rate, count, what, &mut |_| ())
+    }
+
+    fn observed_trial(
+        &mut self,
+        size: u16,
+        rate: Rate,
+        count: Option<u64>,
+        what: &str,
+        observer: &mut dyn FnMut(&Moment),
+    ) -> Result<Option<Times>, Error> {
         self.progress.set_message(format!("{size} bytes: {what}"));
-        let load = Load {
-            rate: Vec::new(),
-            histogram: None,
-            plot: None,
-            size,
-            every: 1,
-            path: self.what.path.clone(),
-            is_quiet: true,
-            count,
-        };
-        let times = measure(self.names, rate, &load, &self.options)?;
+        let load = Load { count, ..Load::quiet(size, 1, self.what.path.clone(), self.streams.clone()) };
+        let times = measure_observed(self.names, rate, &load, &self.options, observer)?;
         self.used = std::mem::take(&mut self.used).worse(times.used.clone());
         self.progress.inc(1);
         Ok((!interrupts().should_end()).then_some(times))
     }
 
-    /// Returns whether a trial's loss was within the tolerance.
+    /// Returns whether a trial's loss was within the tolerance, for each pair of ports.
     fn is_clean(&self, times: &Times) -> bool {
-        let (sent, lost) = (times.total_sent(), times.lost + times.corrupted);
-        sent > 0 && lost as f64 <= self.what.loss * sent as f64
+        let is_clean = |counts: &Counts| counts.total_sent() > 0 && counts.loss() <= self.what.loss;
+        times.pairs.iter().all(|(_, counts)| is_clean(counts))
     }
 
     /// Runs all tests for one frame size; returns `None` if they were interrupted.
     fn measure(&mut self, size: u16) -> Result<Option<Row>, Error> {
         self.progress.inc_length(self.most_trials());
         let Some(first) = self.trial(size, self.what.rate, None, "the highest rate")? else { return Ok(None) };
-        // If the sender sends less than requested, only the rate that it reached was tested.
+        // If the senders send less than requested, only the rate that they reached was tested.
         let highest = first.rates()[0].min(first.asked).min(first.line.unwrap_or(f64::INFINITY));
         let mut row = Row { size, offered: highest, ..Row::default() };
         row.bound = first.shortfall.as_ref().map(|shortfall| shortfall.line());
         let is_clean = self.is_clean(&first);
-        row.losses.push((first.rates()[0], loss_of(&first)));
-        row.arrives = first.arrived > 0;
+        row.losses.push(Loss::of(&first));
+        let silent = first.pairs.iter().filter(|(_, counts)| counts.arrived + counts.after[1] == 0);
+        row.silent = silent.map(|(pair, _)| pair.clone()).collect();
         if highest <= 0.0 {
             return Ok(Some(row));
         }
+        // Each sender has the same part of a rate.
+        let senders = first.senders as f64;
+        let of_each = |rate: f64| Rate::Packets(rate / senders);
         if self.wants(Test::Throughput) || self.wants(Test::Latency) {
-            row.throughput = if is_clean { Some(highest) } else { self.search_rate(size, highest)? };
+            if is_clean {
+                row.throughput = Some(highest);
+            } else {
+                row.worst = worst_loss(&first);
+                self.search_rate(&mut row, senders)?;
+            }
         }
         if let (true, Some(rate)) = (self.wants(Test::Latency), row.throughput) {
-            row.latency = self.trial(size, Rate::Packets(rate), None, "latency")?;
+            row.latency = self.trial(size, of_each(rate), None, "latency")?;
         }
         if self.wants(Test::Loss) {
             let mut zeros = u32::from(is_clean);
@@ -235,37 +355,66 @@ impl Tester<'_> {
                     break;
                 }
                 let part = 1.0 - f64::from(step) / 10.0;
-                let Some(times) = self.trial(size, Rate::Packets(highest * part), None, "frame loss rate")? else {
+                let Some(times) = self.trial(size, of_each(highest * part), None, "frame loss rate")? else {
                     break;
                 };
-                zeros = if times.lost + times.corrupted == 0 { zeros + 1 } else { 0 };
-                row.losses.push((times.rates()[0], loss_of(&times)));
+                zeros = if times.sum.loss() == 0.0 { zeros + 1 } else { 0 };
+                row.losses.push(Loss::of(&times));
                 let line =
                     times.shortfall.as_ref().map(|shortfall| format!("{:.0} %: {}", part * 100.0, shortfall.line()));
                 row.unreached.extend(line);
             }
         }
         if self.wants(Test::BackToBack) {
-            row.burst = self.search_burst(size, highest)?;
+            row.burst = self.search_burst(size, highest / senders)?;
+        }
+        if self.wants(Test::Reset) && !interrupts().should_end() {
+            row.reset = self.reset(size, of_each(row.throughput.unwrap_or(highest)))?;
         }
         Ok((!interrupts().should_end()).then_some(row))
     }
 
-    /// Searches the highest clean rate below one that is not, in packets per second; `None` if every rate loses frames.
-    fn search_rate(&mut self, size: u16, highest: f64) -> Result<Option<f64>, Error> {
-        let (mut low, mut high) = (None, highest);
+    /// Searches the highest clean rate below the offered one, which is not; there is none if every rate loses frames.
+    fn search_rate(&mut self, row: &mut Row, senders: f64) -> Result<(), Error> {
+        let (mut low, mut high) = (None, row.offered);
         for _ in 0..self.steps() {
             let rate = (low.unwrap_or(0.0) + high) / 2.0;
-            let Some(times) = self.trial(size, Rate::Packets(rate), None, "throughput")? else { return Ok(None) };
+            let Some(times) = self.trial(row.size, Rate::Packets(rate / senders), None, "throughput")? else {
+                return Ok(());
+            };
             match self.is_clean(&times) {
                 true => low = Some(rate.min(times.rates()[0].max(low.unwrap_or(0.0)))),
-                false => high = rate,
+                false => (high, row.worst) = (rate, worst_loss(&times)),
             }
         }
-        Ok(low)
+        row.throughput = low;
+        Ok(())
     }
 
-    /// Searches the longest burst without loss; returns it and the longest one that was tried.
+    /// Measures a reset of the device at this rate of each sender. Returns `None` if it was interrupted.
+    fn reset(&mut self, size: u16, rate: Rate) -> Result<Option<ResetTime>, Error> {
+        let trial = self.options.seconds.unwrap_or(TRIAL);
+        let mut reset = Reset::new(self.what.reset_command.as_deref(), trial, self.progress.clone());
+        let times = self.observed_trial(size, rate, None, "reset", &mut |moment| reset.see(moment))?;
+        let failure = reset.finish();
+        Ok(times.map(|times| {
+            let seconds = |counts: &Counts| match counts.sent {
+                0 => 0.0,
+                sent => counts.lost as f64 / (sent as f64 / times.seconds),
+            };
+            let pause = times.sum.pause.filter(|pause| pause.is_over);
+            ResetTime {
+                rate: times.rates()[0],
+                lost: times.sum.lost,
+                by_loss: times.pairs.iter().map(|(_, counts)| seconds(counts)).fold(0.0, f64::max),
+                by_time: pause.map(|pause| pause.nanoseconds as f64 / 1e9),
+                failure,
+            }
+        }))
+    }
+
+    /// Searches the longest burst of each sender without loss; returns it and the longest one that was tried. `highest`
+    /// is the rate of each sender.
     fn search_burst(&mut self, size: u16, highest: f64) -> Result<Option<(u64, u64)>, Error> {
         let longest = (highest * BURST) as u64;
         // The time to send a burst, and some more for late frames.
@@ -285,153 +434,5 @@ impl Tester<'_> {
         }
         self.options = kept;
         Ok(Some((low, longest)))
-    }
-
-    /// Returns the tables.
-    fn sections(&self, rows: &[Row]) -> Vec<Section> {
-        let mut sections = Vec::new();
-        let line = |size: u16, rate: f64| rate * (f64::from(size) + 20.0) * 8e-9;
-        let size = |row: &Row| Cell::Number(row.size.into(), 0);
-        if self.wants(Test::Throughput) {
-            let notes = rows.iter().filter_map(|row| Some(format!("{} bytes: {}", row.size, row.bound.as_ref()?)));
-            let of = |rate: fn(&Row) -> Option<f64>| {
-                rows.iter().filter_map(|row| Some((row.size.into(), line(row.size, rate(row)?)))).collect()
-            };
-            sections.push(Section {
-                name: "throughput",
-                title: "Throughput (RFC 2544, section 26.1)",
-                compares: "The highest rate at which the loss was within the tolerance.".to_string(),
-                columns: vec!["bytes", "offered, Mpps", "Mpps", "Gbit/s", "% of the offered rate"],
-                rows: rows
-                    .iter()
-                    .map(|row| {
-                        let rate = row.throughput;
-                        vec![
-                            size(row),
-                            Cell::Number(row.offered / 1e6, 6),
-                            number(rate.map(|rate| rate / 1e6), 6),
-                            number(rate.map(|rate| line(row.size, rate)), 4),
-                            number(rate.map(|rate| rate / row.offered * 100.0), 2),
-                        ]
-                    })
-                    .collect(),
-                warnings: notes.collect(),
-                chart: Some(Chart::Lines(Lines {
-                    x: Axis { title: "bytes of a frame", scale: Scale::Linear },
-                    y: Axis { title: "Gbit/s", scale: Scale::Linear },
-                    lines: vec![
-                        Line::ours("without loss", of(|row| row.throughput)),
-                        Line::reference("offered", of(|row| Some(row.offered))),
-                    ],
-                })),
-                ..Section::default()
-            });
-        }
-        if self.wants(Test::Latency) {
-            let microseconds =
-                |times: &Times, part: f64| number(quantile(&times.histogram, part).map(|time| time as f64 / 1e3), 1);
-            let row = |row: &Row| {
-                let times = row.latency.as_ref()?;
-                let mean = (!times.histogram.is_empty()).then(|| times.histogram.mean() / 1e3);
-                let mut cells = vec![size(row), Cell::Number(times.rates()[0] / 1e6, 6), number(mean, 1)];
-                cells.extend([0.0, 0.5, 0.99, 0.999, 1.0].map(|part| microseconds(times, part)));
-                Some(cells)
-            };
-            sections.push(Section {
-                name: "latency",
-                title: "Latency at the throughput (section 26.2)",
-                compares: "For every frame of one trial; the RFC requires the mean of 20 trials, with one frame each."
-                    .to_string(),
-                columns: vec![
-                    "bytes",
-                    "Mpps",
-                    "mean, µs",
-                    "min, µs",
-                    "median, µs",
-                    "99 %, µs",
-                    "99.9 %, µs",
-                    "max, µs",
-                ],
-                rows: rows.iter().filter_map(row).collect(),
-                warnings: rows
-                    .iter()
-                    .filter_map(|row| {
-                        let shortfall = row.latency.as_ref()?.shortfall.as_ref()?;
-                        Some(format!("{} bytes: {}", row.size, shortfall.line()))
-                    })
-                    .collect(),
-                ..Section::default()
-            });
-        }
-        if self.wants(Test::Loss) {
-            sections.push(Section {
-                name: "loss",
-                title: "Frame loss rate (section 26.3)",
-                compares: "Frame loss at parts of the offered rate, until two successive ones have no loss."
-                    .to_string(),
-                columns: vec!["bytes", "% of the offered rate", "sent, Mpps", "lost, %"],
-                rows: rows
-                    .iter()
-                    .flat_map(|row| {
-                        row.losses.iter().enumerate().map(|(step, (sent, lost))| {
-                            let part = 100.0 - 10.0 * step as f64;
-                            vec![
-                                size(row),
-                                Cell::Number(part, 0),
-                                Cell::Number(sent / 1e6, 6),
-                                Cell::Number(lost * 100.0, 3),
-                            ]
-                        })
-                    })
-                    .collect(),
-                warnings: rows
-                    .iter()
-                    .flat_map(|row| row.unreached.iter().map(|line| format!("{} bytes, {line}", row.size)))
-                    .collect(),
-                chart: Some(Chart::Lines(Lines {
-                    x: Axis { title: "% of the offered rate", scale: Scale::Linear },
-                    y: Axis { title: "lost frames, %", scale: Scale::Linear },
-                    lines: rows
-                        .iter()
-                        .map(|row| {
-                            let losses = row.losses.iter().enumerate();
-                            let points = losses.map(|(step, (_, lost))| (100.0 - 10.0 * step as f64, lost * 100.0));
-                            Line::ours(format!("{} bytes", row.size), points.collect())
-                        })
-                        .collect(),
-                })),
-                ..Section::default()
-            });
-        }
-        if self.wants(Test::BackToBack) {
-            sections.push(Section {
-                name: "back-to-back",
-                title: "Back-to-back frames (section 26.4)",
-                compares:
-                    "The longest burst at the offered rate without a lost frame, and the one that was tried first: two \
-                           seconds. One trial of each length; the RFC requires the mean of 50."
-                        .to_string(),
-                columns: vec!["bytes", "frames", "tried"],
-                rows: rows
-                    .iter()
-                    .map(|row| {
-                        let [found, tried] = [0, 1].map(|n| {
-                            number(row.burst.map(|(found, tried)| if n == 0 { found } else { tried } as f64), 0)
-                        });
-                        vec![size(row), found, tried]
-                    })
-                    .collect(),
-                ..Section::default()
-            });
-        }
-        sections
-    }
-}
-
-/// Returns the fraction of a trial's frames that was lost or damaged.
-fn loss_of(times: &Times) -> f64 {
-    match times.total_sent() {
-        0 => 0.0,
-        sent => (times.lost + times.corrupted) as f64 / sent as f64,
     }
 }

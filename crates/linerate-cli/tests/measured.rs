@@ -222,7 +222,7 @@ fn rfc2544_offers_no_more_than_the_line_carries() {
     let rest = ["--rate", "5M", "--sizes", "1518", "--only", "throughput", "--seconds", "0.3", "--json", "--out", &out];
     let report =
         summary(&linerate(&[&["rfc2544", "sim:l0", "sim:l1"][..], &rest].concat()).output_in_time().unwrap().stdout);
-    assert!(positive(&report["experiments"][0]["rows"][0]["offered, Mpps"]) <= 0.812_75, "{report}");
+    assert!(positive(&report["experiments"][0]["rows"][0]["offered, packets/s"]) <= 812_750.0, "{report}");
 }
 
 /// All benchmarks of RFC 2544 over a cable between two models, which loses nothing at these rates, and between ports
@@ -236,18 +236,27 @@ fn rfc2544_measures_what_is_between_two_ports() {
     let report = summary(&expect(0, &mut linerate(&arguments)).stdout);
     let experiments = report["experiments"].as_array().unwrap();
     let names: Vec<_> = experiments.iter().map(|experiment| experiment["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["throughput", "latency", "loss", "back-to-back"]);
+    assert_eq!(names, ["throughput", "latency", "variation", "loss", "back-to-back"]);
     for (n, size) in [64, 1518].into_iter().enumerate() {
         // The loss test ends after two rows, as two successive rates lose nothing.
-        let rows =
-            [n, n, 2 * n, n].iter().zip(experiments).map(|(n, experiment)| &experiment["rows"][*n]).collect::<Vec<_>>();
+        let rows = [n, n, n, 2 * n, n]
+            .iter()
+            .zip(experiments)
+            .map(|(n, experiment)| &experiment["rows"][*n])
+            .collect::<Vec<_>>();
         assert!(rows.iter().all(|row| row["bytes"] == size), "{report}");
-        assert!(positive(&rows[0]["Mpps"]) <= 0.0201 && rows[0]["% of the offered rate"] == 100.0, "{report}");
+        assert!(positive(&rows[0]["packets/s"]) <= 20_100.0 && rows[0]["% of the offered rate"] == 100.0, "{report}");
         assert!(positive(&rows[1]["min, µs"]) <= positive(&rows[1]["max, µs"]), "{report}");
-        assert!(rows[2]["% of the offered rate"] == 100 && rows[2]["lost, %"] == 0.0, "{report}");
-        let next = &experiments[2]["rows"][2 * n + 1];
+        let [least, median, most] =
+            ["min", "median", "max"].map(|name| rows[2][format!("IPDV {name}, µs")].as_f64().unwrap());
+        assert!(
+            rows[2]["PDV, µs"].as_f64().unwrap() >= 0.0 && least < 0.0 && least <= median && median <= most,
+            "{report}"
+        );
+        assert!(rows[3]["% of the offered rate"] == 100 && rows[3]["lost, %"] == 0.0, "{report}");
+        let next = &experiments[3]["rows"][2 * n + 1];
         assert!(next["% of the offered rate"] == 90 && next["lost, %"] == 0.0 && next["bytes"] == size, "{report}");
-        assert!(rows[3]["frames"] == rows[3]["tried"] && positive(&rows[3]["frames"]) <= 40_200.0, "{report}");
+        assert!(rows[4]["frames"] == rows[4]["tried"] && positive(&rows[4]["frames"]) <= 40_200.0, "{report}");
     }
     for file in ["index.html", "rfc2544.json", "throughput.svg", "loss.csv"] {
         assert!(folder.path().join("report").join(file).exists(), "{file}");
@@ -304,7 +313,7 @@ fn rfc2544_finds_a_known_limit() {
     let mut is_busy = false;
     for _ in 0..5 {
         let report = summary(&expect(0, &mut inside(&namespace, &words)).stdout);
-        let found = positive(&report["experiments"][0]["rows"][0]["Mpps"]);
+        let found = positive(&report["experiments"][0]["rows"][0]["packets/s"]) / 1e6;
         println!("found {found} of {known}: {:+.2} %", (found / known - 1.0) * 100.0);
         assert!(found < known * 1.03, "{found} of {known}: {report}");
         if found > known * 0.97 {

@@ -1,7 +1,7 @@
 //! Checks arriving frames.
 
 use std::collections::BTreeMap;
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Range};
 
 use linerate_core::port::CaptureCounts;
 
@@ -17,6 +17,8 @@ pub struct Checker {
     at: usize,
     /// The headers of known senders, up to the stamp.
     senders: Vec<Vec<u8>>,
+    /// The flows that are sent to this checker; `None`: all.
+    expected: Option<Range<u16>>,
     flows: Vec<Flow>,
     /// Corrupted frames not yet matched with a skipped sequence number.
     unmatched_corrupted: u64,
@@ -33,6 +35,7 @@ impl Default for Checker {
         Checker {
             at: stamp::USUAL,
             senders: vec![Generator::headers()],
+            expected: None,
             flows: Vec::new(),
             unmatched_corrupted: 0,
             missing: BTreeMap::new(),
@@ -83,6 +86,9 @@ pub struct Report {
     pub touched: [u64; 3],
     /// Frames without a stamp.
     pub foreign: u64,
+    /// Intact frames of flows that are sent to [another checker](Checker::with_flows), such as copies that a switch
+    /// floods. They count in `received`, `changed` and `touched` only.
+    pub misdelivered: u64,
     /// Packets of a capture file that were not sent, or not as they are in the file.
     pub capture: CaptureCounts,
     /// Frames that arrived at the port that acts as a wire, but were too long for it.
@@ -100,6 +106,7 @@ impl AddAssign for Report {
         self.changed += other.changed;
         self.touched.iter_mut().zip(other.touched).for_each(|(sum, frames)| *sum += frames);
         self.foreign += other.foreign;
+        self.misdelivered += other.misdelivered;
         self.capture += other.capture;
         self.too_long += other.too_long;
     }
@@ -127,6 +134,21 @@ impl Checker {
         if let Some((at, Read::Stamped { .. })) = stamp::search(frame) {
             self.senders.push(frame[..at].to_vec());
         }
+        self
+    }
+
+    /// Expects only these flows. Intact frames of others are counted as [misdelivered](Report::misdelivered).
+    ///
+    /// ```
+    /// use linerate::traffic::{Checker, Generator};
+    /// let (mut checker, mut other) = (Checker::default().with_flows(1..3), Generator::new(64, 1));
+    /// let mut frame = vec![0; other.frame_len()];
+    /// other.fill(&mut frame);
+    /// checker.check(&frame);
+    /// assert_eq!(checker.report().misdelivered, 1);
+    /// ```
+    pub fn with_flows(mut self, flows: Range<u16>) -> Checker {
+        self.expected = Some(flows);
         self
     }
 
@@ -170,6 +192,10 @@ impl Checker {
                 self.report.touched[usize::from(touched.min(2))] += 1;
                 if stamp::digest(&frame[..self.at]) != headers {
                     self.report.changed.count(&self.senders, frame, self.at, number, headers);
+                }
+                if self.expected.as_ref().is_some_and(|expected| !expected.contains(&number)) {
+                    self.report.misdelivered += 1;
+                    return;
                 }
                 let flow = self.flow(number);
                 let next = flow.next;

@@ -15,14 +15,26 @@ use super::stamp;
 /// generator.fill(&mut frame);
 /// latency.record_departure(&frame);
 /// latency.record_arrival(&frame);
-/// assert_eq!(latency.take().len(), 1);
+/// let [time] = latency.take()[..] else { panic!("one frame") };
+/// assert_eq!((time.flow, time.sequence), (0, 0));
 /// ```
 pub struct Latency {
     /// Departure times in nanoseconds, with a part of the frame's identity in the low bits; 0 if none.
     left: Box<[AtomicU64]>,
     origin: Instant,
     every: u64,
-    times: Mutex<Vec<u64>>,
+    times: Mutex<Vec<FrameTime>>,
+}
+
+/// The latency of one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameTime {
+    /// The frame's flow.
+    pub flow: u16,
+    /// Its sequence number in the flow; the lower 40 bits.
+    pub sequence: u64,
+    /// The time from departure to arrival, in nanoseconds.
+    pub nanoseconds: u64,
 }
 
 /// The maximum number of frames in flight, one per slot.
@@ -44,28 +56,29 @@ impl Latency {
     /// Records the departure of a frame; frames without a stamp are ignored.
     #[inline]
     pub fn record_departure(&self, frame: &[u8]) {
-        if let Some((slot, name, _)) = self.slot(frame) {
-            slot.store(self.now() << NAME_BITS | name, Ordering::Relaxed);
+        if let Some(found) = self.find(frame) {
+            found.slot.store(self.now() << NAME_BITS | found.name, Ordering::Relaxed);
         }
     }
 
     /// Records the arrival of a frame; its latency is recorded once, if it is intact.
     #[inline]
     pub fn record_arrival(&self, frame: &[u8]) {
-        let Some((slot, name, at)) = self.slot(frame) else { return };
+        let Some(Found { slot, name, at, flow, sequence }) = self.find(frame) else { return };
         let word = slot.swap(0, Ordering::Relaxed);
         if word != 0 && word & ((1 << NAME_BITS) - 1) == name {
-            let time = since(word, self.now());
+            let nanoseconds = since(word, self.now());
             // A damaged sequence number may be that of another frame.
             if !matches!(stamp::read(frame, at), stamp::Read::Stamped { .. }) {
                 return;
             }
+            let time = FrameTime { flow, sequence, nanoseconds };
             self.times.lock().unwrap_or_else(PoisonError::into_inner).push(time);
         }
     }
 
-    /// Returns the latencies recorded since the last call, in nanoseconds.
-    pub fn take(&self) -> Vec<u64> {
+    /// Returns the latencies recorded since the last call, in the order of arrival.
+    pub fn take(&self) -> Vec<FrameTime> {
         std::mem::take(&mut self.times.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -74,18 +87,28 @@ impl Latency {
         self.origin.elapsed().as_nanos() as u64 + 1
     }
 
-    /// Returns the slot of a frame's departure time, the bits that distinguish it from other frames there, and the
-    /// stamp's offset.
+    /// Finds the slot of a frame's departure time. Returns `None` for a frame without a stamp, or that is not timed.
     #[inline]
-    fn slot(&self, frame: &[u8]) -> Option<(&AtomicU64, u64, usize)> {
+    fn find(&self, frame: &[u8]) -> Option<Found<'_>> {
         let at = stamp::offset(frame)?;
         let (flow, sequence) = stamp::name(frame, at)?;
         if !sequence.is_multiple_of(self.every) {
             return None;
         }
         let mixed = (sequence / self.every) ^ u64::from(flow).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_right(20);
-        Some((&self.left[mixed as usize % SLOTS], (mixed / SLOTS as u64) & ((1 << NAME_BITS) - 1), at))
+        let name = (mixed / SLOTS as u64) & ((1 << NAME_BITS) - 1);
+        Some(Found { slot: &self.left[mixed as usize % SLOTS], name, at, flow, sequence })
     }
+}
+
+/// A timed frame's slot, the bits that distinguish the frame from others there, and its stamp.
+struct Found<'a> {
+    slot: &'a AtomicU64,
+    name: u64,
+    /// The stamp's offset.
+    at: usize,
+    flow: u16,
+    sequence: u64,
 }
 
 /// Returns the nanoseconds since the time in a slot's word; it lacks upper bits, so at most 4 hours and 53 minutes.
@@ -113,8 +136,11 @@ mod tests {
         frames.iter().chain(&frames[..30]).for_each(|frame| latency.record_arrival(frame));
         latency.record_arrival(&[0; 60]);
         latency.record_arrival(&[]);
-        // Sequence numbers 0, 2, 4, 6 and 8 of three flows.
-        assert_eq!(latency.take().len(), 15);
+        let times = latency.take();
+        let found: Vec<_> = times.iter().map(|time| (time.sequence, time.flow)).collect();
+        let expected: Vec<_> =
+            (0..10).step_by(2).flat_map(|sequence| (0..3).map(move |flow| (sequence, flow))).collect();
+        assert_eq!(found, expected);
         assert!(latency.take().is_empty());
     }
 

@@ -26,7 +26,7 @@ pub use checker::{Checker, Report};
 pub use edit::{AddressMap, EditCounts, EditRules, Editor, Ends, Fields, Fit, PortMap, Tag};
 pub use generator::Generator;
 pub use host::Host;
-pub use latency::Latency;
+pub use latency::{FrameTime, Latency};
 pub use rate::{Gaps, Pacer, Rate};
 pub use sizes::Sizes;
 pub use stamp::touch;

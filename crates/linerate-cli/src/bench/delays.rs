@@ -6,6 +6,7 @@ use linerate::traffic::Rate;
 use super::Plan;
 use super::published::IXY_LATENCY;
 use crate::chart::{Axis, Chart, Line, Lines, Scale, of_percentiles};
+use crate::generate::Stream;
 use crate::latency::{self, Load, Times};
 use crate::options::{RunOptions, Wait};
 use crate::quantiles::quantile;
@@ -19,25 +20,17 @@ const SHOWN: f64 = 0.5;
 fn measure(plan: &Plan, packets: f64, options: &RunOptions) -> Result<Times, Error> {
     // Each timed frame reads the clock twice, so at high rates fewer frames are timed.
     let every = if packets > 500e3 { 8 } else { 1 };
-    let load = Load {
-        rate: Vec::new(),
-        histogram: None,
-        plot: None,
-        size: 64,
-        every,
-        path: latency::PathOptions::default(),
-        is_quiet: true,
-        count: None,
-    };
-    let times = latency::measure(plan.names(), Rate::Packets(packets), &load, options)?;
+    let load = Load::quiet(64, every, latency::PathOptions::default(), vec![Stream::default()]);
+    let times = latency::measure(&plan.names(), Rate::Packets(packets), &load, options)?;
     plan.note(&times.used, times.shortfall.as_ref().filter(|_| packets < OVERLOAD));
     plan.step();
     Ok(times)
 }
 
 fn cells(times: &Times) -> [Cell; 5] {
-    [0.5, 0.99, 0.999, 0.9999, 1.0]
-        .map(|part| number(quantile(&times.histogram, part).map(|nanoseconds| nanoseconds as f64 / 1000.0), 2))
+    [0.5, 0.99, 0.999, 0.9999, 1.0].map(|part| {
+        number(quantile(&times.sum.delays.histogram, part).map(|nanoseconds| nanoseconds as f64 / 1000.0), 2)
+    })
 }
 
 /// Describes the conditions of the measurements.
@@ -58,11 +51,12 @@ pub fn by_load(plan: &Plan) -> Result<Section, Error> {
         for load in [0.05, 0.5, 1.5] {
             let times = measure(plan, load * 1e6, &RunOptions { wait: Some(wait), ..plan.options() })?;
             let sent = number(positive(times.rates()[0] / 1e6), 2);
-            let mut row = vec![name.into(), Cell::Number(load, 2), sent, Cell::Number(times.lost as f64, 0)];
+            let mut row = vec![name.into(), Cell::Number(load, 2), sent, Cell::Number(times.sum.lost as f64, 0)];
             row.extend(cells(&times));
             rows.push(row);
             if load == SHOWN {
-                lines.push(Line::of_percentiles(format!("linerate, {name}, {SHOWN} Mpps"), &times.histogram));
+                lines
+                    .push(Line::of_percentiles(format!("linerate, {name}, {SHOWN} Mpps"), &times.sum.delays.histogram));
             }
         }
     }
@@ -110,7 +104,7 @@ pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
             let mut row = vec![Cell::Number(ring.into(), 0), name.into(), number(positive(times.rates()[1] / 1e6), 2)];
             row.extend(cells(&times));
             rows.push(row);
-            let median = quantile(&times.histogram, 0.5).map(|time| (f64::from(ring), time as f64 / 1e3));
+            let median = quantile(&times.sum.delays.histogram, 0.5).map(|time| (f64::from(ring), time as f64 / 1e3));
             lines[usize::from(load == OVERLOAD)].1.extend(median);
         }
     }

@@ -71,11 +71,7 @@ impl Sender {
     /// Generates frames if none are left, sends, and returns the number of packets sent.
     pub fn turn(&mut self) -> usize {
         if let Some(Answering { responder, rx, batch }) = &mut self.responder {
-            rx.recv(batch);
-            for packet in &mut *batch {
-                responder.answers(&packet);
-            }
-            batch.clear();
+            responder.receive(rx, batch);
             responder.send(&mut self.tx);
         }
         if self.speed.as_mut().is_some_and(Follower::pause_ended) {

@@ -129,6 +129,34 @@ impl Stream {
         if streams.is_empty() { bad("it has no stream: add a table [[stream]]") } else { streams }
     }
 
+    /// As [`read_all`](Stream::read_all), for streams that share the rate of a measurement, in proportion to their own
+    /// rates. Ends the program if they have keys that the measurement sets.
+    pub fn read_shares(path: &Path) -> Vec<Stream> {
+        let streams = Stream::read_all(path);
+        let bad = |n: usize, why: &str| -> ! { usage(&format!("{}: {}: {why}", path.display(), streams[n].label(n))) };
+        for (n, stream) in streams.iter().enumerate() {
+            let others = [
+                (stream.template.is_some(), "template"),
+                (stream.burst.is_some(), "burst"),
+                (stream.gaps.is_some(), "gaps"),
+                (stream.count.is_some(), "count"),
+            ];
+            if let Some((_, key)) = others.iter().find(|(is_set, _)| *is_set) {
+                bad(n, &format!("a measurement sets the load: leave out {key}"));
+            }
+            let unit = |stream: &Stream| stream.rate.map(|rate| std::mem::discriminant(&rate));
+            if unit(stream) != unit(&streams[0]) {
+                bad(n, "the streams' rates are shares of the load: give all in the same unit, or none");
+            }
+        }
+        streams
+    }
+
+    /// Returns the stream's weight among streams that share a rate. Its frames have `len` bytes on average, without CRC.
+    pub fn share(&self, len: f64) -> f64 {
+        self.rate.map_or(1.0, |rate| rate.packets_per_second(len))
+    }
+
     /// Returns why keys contradict each other. For options, clap checks this.
     fn contradiction(&self) -> Option<&'static str> {
         match self {

@@ -1,32 +1,35 @@
-//! Measures a path between two ports, such as a router: frames are stamped before they are sent at one end, and after
-//! they are received at the other. Each port has one thread, which receives and then sends.
+//! Measures paths between pairs of ports, such as a router: frames are stamped before they are sent at one end, and
+//! after they are received at the other. Each port has one thread, which receives and then sends.
 
+use std::cell::RefCell;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use linerate::memory::Pool;
 use linerate::port::{MacAddress, Port, RxQueue, TxQueue};
-use linerate::traffic::{Checker, Generator, Latency, Pacer, Rate, Report, Template};
+use linerate::traffic::{Rate, Template};
 use linerate::{Batch, Error};
 
-use super::{Load, Loaded, Sample, warmed_up};
-use crate::generate::Source;
+use super::direction::{Direction, Receiver, Sender};
+use super::times::Counts;
+use super::{Load, Loaded, Sample};
+use crate::generate::{Mix, Stream};
 use crate::grammar::usage;
 use crate::host::{HostOptions, Responder};
-use crate::limits::End;
 use crate::line_rate::{beyond_line, possible};
-use crate::options::RunOptions;
+use crate::options::{LONGEST_MTU, RunOptions};
 use crate::run::{Moment, Outcome, Run};
 use crate::wire::wire_of;
 
-/// Measures one load.
+/// Measures one load. Each two ports are a pair.
 pub(super) fn measure(
-    names: [&str; 2],
+    names: &[&str],
     rate: Rate,
     load: &Load,
     options: &RunOptions,
-    latency: &Arc<Latency>,
+    observer: &mut dyn FnMut(&Moment),
 ) -> Result<Sample, Error> {
     for name in names {
         if wire_of(&linerate::parse(name)?) == Some("traffic") {
@@ -36,81 +39,88 @@ pub(super) fn measure(
             ));
         }
     }
-    let mut run = Run::open(&Loaded, &names, None, options)?;
-    let len = f64::from(load.size) - 4.0;
-    let possible = possible(rate, len, &run.ports.devices[0], load.is_quiet);
-    let directions = if load.path.both { 2.0 } else { 1.0 };
-    let in_all = |rate: Rate| rate.packets_per_second(len) * directions;
-    let (asked, line) = (possible.map(in_all), beyond_line(rate, len, &run.ports.devices[0]).map(in_all));
-    let (sent, report) = (Arc::<AtomicU64>::default(), [Arc::<Mutex<Report>>::default(), Arc::default()]);
+    let streams = load.streams();
+    // Raise the MTU to fit the frames.
+    let longest = streams.iter().filter_map(|stream| Some(stream.size.as_ref()?.largest())).max().unwrap_or_default();
+    let mtu = options.mtu.max(longest.saturating_sub(18).min(LONGEST_MTU));
+    let options = &RunOptions { mtu, ..options.clone() };
+    let mut run = Run::open(&Loaded, names, None, options)?;
     let answered = run.threads.answered.clone();
-    let [a, b] = &mut run.ports.devices[..] else { unreachable!("two ports were opened") };
+    let hosts = load.path.host.of_ports(names.len());
     let mut ends = Vec::new();
-    for ((n, port), host) in [a, b].into_iter().enumerate().zip(load.path.host.of_two_ports()) {
-        ends.push(EndOfPath::open(port, names[n], (n == 0, n == 1 || load.path.both), host, &answered)?);
+    for ((n, port), host) in run.ports.devices.iter_mut().enumerate().zip(hosts) {
+        let sends = n % 2 == 0 || load.path.both;
+        let receives = n % 2 == 1 || load.path.both;
+        ends.push(EndOfPath::open(port, names[n], (sends, receives), host, &answered)?);
     }
-    let addresses = [0, 1].map(|n| ends[n].host.first_address());
-    let mut sources = Vec::new();
-    for (n, end) in ends.iter_mut().enumerate() {
-        let is_sender = n == 0 || load.path.both;
-        sources.push(if is_sender { Some(end.source(load, n as u16, addresses[1 - n])?) } else { None });
+    let addresses: Vec<_> = ends.iter().map(|end| end.host.first_address()).collect();
+    let mut senders: Vec<Option<Sender>> = names.iter().map(|_| None).collect();
+    let mut receivers: Vec<Option<Receiver>> = names.iter().map(|_| None).collect();
+    // Packets per second of all senders; the line's, for a rate beyond it.
+    let (mut directions, mut flows, mut asked, mut line) = (Vec::new(), 0..0, Some(0.0), None);
+    for (n, end) in ends.iter_mut().enumerate().filter(|(n, _)| n % 2 == 0 || load.path.both) {
+        // The other port of the pair.
+        let other = n ^ 1;
+        let mix = end.mix(&streams, &mut flows, addresses[other])?;
+        let (longest, room) = (mix.longest(), end.pool.region().room());
+        if longest > room {
+            usage(&format!("the longest frame has {longest} bytes, and a packet here at most {room}"));
+        }
+        let (port, len) = (&run.ports.devices[n], mix.mean_len());
+        let possible = possible(rate, len, port, load.is_quiet || n > 0);
+        asked = asked.zip(possible).map(|(sum, rate)| sum + rate.packets_per_second(len));
+        line = beyond_line(rate, len, port).map(|rate| line.unwrap_or(0.0) + rate.packets_per_second(len)).or(line);
+        let (direction, sender, receiver) = Direction::new(
+            n,
+            (mix, flows.clone()),
+            possible,
+            (load, options.batch.packets()),
+            (end.pool.clone(), run.clock.thread_end()),
+        );
+        (senders[n], receivers[other]) = (Some(sender), Some(receiver));
+        directions.push(direction);
     }
-    let end = run.clock.thread_end();
-    for ((mut port, source), report) in ends.into_iter().zip(sources).zip(&report) {
-        let is_sender = source.is_some();
-        let mut sender = source.map(|source| Sender {
-            pacer: possible.map(|rate| Pacer::new(rate, source.mean_len())),
-            source,
-            pool: port.pool.clone(),
-            batch: Batch::with_capacity(options.batch.packets()),
-            left: load.count.unwrap_or(u64::MAX),
-            sent: sent.clone(),
-            end: end.clone(),
-        });
-        let mut receiver = Receiver {
-            batch: Batch::with_capacity(options.batch.packets()),
-            checker: Checker::default(),
-            report: report.clone(),
-        };
-        let (latency, mut waiter) = (latency.clone(), run.waiter());
+    for ((mut end, mut sender), mut receiver) in ends.into_iter().zip(senders).zip(receivers) {
+        let (mut waiter, mut batch) = (run.waiter(), Batch::with_capacity(options.batch.packets()));
         run.threads.spawn(move || {
-            let received = port.rx.as_mut().map_or(0, |rx| receiver.turn(rx, &latency, port.responder.as_mut()));
-            if let Some(tx) = &mut port.tx {
-                port.responder.iter_mut().for_each(|responder| responder.send(tx));
-                sender.iter_mut().for_each(|sender| sender.turn(tx, &latency));
+            let received = match (&mut end.rx, &mut receiver) {
+                (Some(rx), Some(receiver)) => receiver.turn(rx, end.responder.as_mut()),
+                (Some(rx), None) => end.responder.as_mut().map_or(0, |responder| responder.receive(rx, &mut batch)),
+                (None, _) => 0,
+            };
+            if let Some(tx) = &mut end.tx {
+                end.responder.iter_mut().for_each(|responder| responder.send(tx));
+                sender.iter_mut().for_each(|sender| sender.turn(tx));
             }
-            if let (Some(rx), false) = (&mut port.rx, is_sender) {
+            if let (Some(rx), None) = (&mut end.rx, &sender) {
                 waiter.turn(received, &mut [rx]);
             }
             received
         });
     }
-    let (mut in_time, mut warm) = ([0; 2], warmed_up(latency));
-    let report = || {
-        let mut sum = Report::default();
-        report.iter().for_each(|report| sum += *report.lock().unwrap_or_else(PoisonError::into_inner));
-        sum
-    };
-    let arrived = |report: Report| report.arrived() - report.foreign;
+    let directions = RefCell::new(directions);
     let measured = run.measure(
         &mut |moment: &Moment| {
-            warm(moment);
-            in_time = [sent.load(Ordering::SeqCst), arrived(report())];
+            directions.borrow_mut().iter_mut().for_each(|direction| direction.see(moment));
+            observer(moment);
         },
         |_, _| {
-            let report = report();
-            Outcome {
-                lost: sent.load(Ordering::SeqCst).saturating_sub(arrived(report)),
-                corrupted: report.corrupted,
-                changed: report.changed,
-                duplicated: report.duplicated,
-                ..Outcome::default()
+            let mut outcome = Outcome::default();
+            for direction in &*directions.borrow() {
+                let ([sent, arrived], report) = (direction.sent_and_arrived(), direction.report());
+                outcome.lost += sent.saturating_sub(arrived);
+                outcome.corrupted += report.corrupted;
+                outcome.duplicated += report.duplicated;
+                outcome.changed += report.changed;
             }
+            outcome
         },
     )?;
-    let (total, unstamped) = ([sent.load(Ordering::SeqCst), arrived(report())], report().foreign);
-    let [sent, arrived] = in_time;
-    Ok(Sample { measured, asked, line, sent, arrived, total, unstamped })
+    let (directions, mut pairs) =
+        (directions.into_inner(), names.chunks(2).map(|_| Counts::new(load.every)).collect::<Vec<_>>());
+    let senders = directions.len() as u64;
+    directions.into_iter().for_each(|direction| pairs[direction.from / 2].add(&direction.into_counts(load.every)));
+    Ok(Sample { measured, asked, line, senders, pairs })
 }
 
 /// A port at an end of the path.
@@ -145,92 +155,46 @@ impl EndOfPath {
         Ok(end)
     }
 
-    /// Returns the frames that this port sends, to the other port's address if it has one.
-    fn source(&mut self, load: &Load, flow: u16, other: Option<IpAddr>) -> Result<Source, Error> {
-        let packet = match (&load.path.packet, other) {
-            (Some(packet), _) if !packet.is_stamped() => {
-                usage("--packet: the frames need sequence numbers: append /stamp after udp")
+    /// Returns the frames that this port sends, to the other port's address if it has one. `flows` are those of the
+    /// port before; they become this one's.
+    fn mix(&mut self, streams: &[Stream], flows: &mut Range<u16>, other: Option<IpAddr>) -> Result<Mix, Error> {
+        *flows = flows.end..flows.end;
+        let mut sources = Vec::new();
+        for (number, stream) in streams.iter().enumerate() {
+            let (mut stream, label) = (stream.clone(), stream.label(number));
+            if self.host.is_host() {
+                stream.set_addresses(&self.host, other);
             }
-            (Some(packet), _) => packet.clone(),
-            (None, Some(other)) => {
-                let ip = if other.is_ipv4() { "ip" } else { "ip6" };
-                format!("eth/{ip}(dst={other})/udp/stamp").parse()?
+            if let Some(packet) = stream.packet.take() {
+                stream.packet = Some(self.addressed(packet, other)?);
             }
-            (None, None) => return Ok(Generator::new(load.size.into(), 1).with_flows(flow..flow + 1).into()),
-        };
-        let packet = self.addressed(packet)?.with_flow(flow).with_sizes(load.size.to_string().parse()?)?;
-        Ok(packet.frames()?.into())
+            let position = if streams.len() > 1 { format!("{label}: ") } else { String::new() };
+            let source = stream.sources(1, flows.end, None, &position).pop().expect("there is one for each queue");
+            if !source.is_stamped() {
+                usage(&format!("{position}the frames need sequence numbers: append /stamp after udp"));
+            }
+            let end = flows.end.checked_add(stream.flow_count(1));
+            flows.end = end.unwrap_or_else(|| usage("the streams of all ports have more than 65535 flows"));
+            let share = stream.share(source.mean_len());
+            sources.push((source, share));
+        }
+        Ok(Mix::new(sources))
     }
 
-    /// Completes the frames' addresses, which the text may leave out: the port's, and the next hop's MAC address.
-    fn addressed(&mut self, packet: Template) -> Result<Template, Error> {
+    /// Completes the frames' addresses, which the text may leave out: those of both ports, and the next hop's MAC
+    /// address.
+    fn addressed(&mut self, packet: Template, other: Option<IpAddr>) -> Result<Template, Error> {
+        let packet = match other {
+            Some(other) => {
+                packet.with_default(if other.is_ipv4() { "ip" } else { "ip6" }, "dst", &other.to_string())?
+            }
+            None => packet,
+        };
         let packet = self.host.complete(packet)?;
         let (Some(responder), Some(rx), Some(tx)) = (&mut self.responder, &mut self.rx, &mut self.tx) else {
             return Ok(packet);
         };
         let resolve = |next_hop| responder.resolve(next_hop, &self.name, tx, std::slice::from_mut(rx));
         self.host.with_next_hop(packet, self.mac, resolve)
-    }
-}
-
-/// The frames that arrive at a port.
-struct Receiver {
-    batch: Batch,
-    checker: Checker,
-    report: Arc<Mutex<Report>>,
-}
-
-impl Receiver {
-    /// Receives, and returns the number of packets, without answered requests.
-    fn turn(&mut self, rx: &mut RxQueue, latency: &Latency, mut responder: Option<&mut Responder>) -> usize {
-        rx.recv(&mut self.batch);
-        let mut packets = 0;
-        for packet in self.batch.packets() {
-            latency.record_arrival(&packet);
-            packets += 1;
-            if !responder.as_mut().is_some_and(|responder| responder.answers(&packet)) {
-                self.checker.check(&packet);
-            }
-        }
-        self.batch.clear();
-        if packets > 0 {
-            *self.report.lock().unwrap_or_else(PoisonError::into_inner) = self.checker.report();
-        }
-        packets
-    }
-}
-
-/// The frames that a port sends.
-struct Sender {
-    source: Source,
-    pacer: Option<Pacer>,
-    pool: Arc<Pool>,
-    batch: Batch,
-    left: u64,
-    sent: Arc<AtomicU64>,
-    end: End,
-}
-
-impl Sender {
-    fn turn(&mut self, tx: &mut TxQueue, latency: &Latency) {
-        let Sender { source, pacer, pool, batch, left, sent, end } = self;
-        // Count frames before sending them, and before checking for the end again: once all counted frames have arrived
-        // after the end, no others will be sent.
-        if end.is_reached() {
-            sent.fetch_sub(batch.len() as u64, Ordering::SeqCst);
-            batch.clear();
-        } else if batch.is_empty() {
-            let most = (batch.capacity() as u64).min(*left) as usize;
-            let allowed = (0..most).take_while(|_| pacer.as_mut().is_none_or(Pacer::take)).count();
-            sent.fetch_add(allowed as u64, Ordering::SeqCst);
-            if !end.is_reached() {
-                batch.alloc(pool, allowed, source.longest());
-                batch.packets().for_each(|mut packet| source.fill(&mut packet));
-                batch.packets().for_each(|packet| latency.record_departure(&packet));
-            }
-            sent.fetch_sub((allowed - batch.len()) as u64, Ordering::SeqCst);
-            *left -= batch.len() as u64;
-        }
-        tx.send(batch);
     }
 }
