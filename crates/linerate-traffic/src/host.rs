@@ -26,13 +26,13 @@ pub struct Host {
 }
 
 /// The offset of the network header in frames without VLAN tag.
-const NET: usize = 14;
+pub(super) const NET: usize = 14;
 /// The shortest frame without CRC.
 const SHORTEST: usize = 60;
 /// The offset of ICMP after IPv4 without options.
 const ICMP: usize = NET + 20;
 /// The offset of ICMPv6 directly after IPv6.
-const ICMP6: usize = NET + 40;
+pub(super) const ICMP6: usize = NET + 40;
 /// The offset of a neighbour solicitation's target.
 const TARGET: usize = ICMP6 + 8;
 /// ff02::1.
@@ -114,8 +114,18 @@ impl Host {
         frame
     }
 
+    /// Returns the host's MAC address.
+    pub(super) fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    /// Returns the host's addresses.
+    pub(super) fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
     /// Removes the tag of the host's VLAN. Returns false for a frame that is not for this VLAN.
-    fn remove_tag(&self, frame: &mut Vec<u8>) -> bool {
+    pub(super) fn remove_tag(&self, frame: &mut Vec<u8>) -> bool {
         match (self.vlan, frame.get(12..16)) {
             (None, _) => true,
             (Some(id), Some(&[0x81, 0, high, low])) if u16::from_be_bytes([high, low]) & 0xFFF == id => {
@@ -126,7 +136,7 @@ impl Host {
         }
     }
 
-    fn add_tag(&self, frame: &mut Vec<u8>) {
+    pub(super) fn add_tag(&self, frame: &mut Vec<u8>) {
         if let Some(id) = self.vlan {
             let [high, low] = id.to_be_bytes();
             frame.splice(12..12, [0x81, 0, high, low]);
@@ -279,7 +289,7 @@ impl Host {
     }
 
     /// Returns the end of an IPv6 packet with ICMPv6; `None` for any other frame.
-    fn end_of_ip6(&self, frame: &[u8]) -> Option<usize> {
+    pub(super) fn end_of_ip6(&self, frame: &[u8]) -> Option<usize> {
         let ip = frame.get(NET..ICMP6)?;
         let is_icmp = frame_type(frame) == [0x86, 0xDD] && ip[0] >> 4 == 6 && ip[6] == 58;
         let end = ICMP6 + usize::from(u16::from_be_bytes([ip[4], ip[5]]));
@@ -299,7 +309,7 @@ fn frame_type(frame: &[u8]) -> [u8; 2] {
 }
 
 /// Returns the checksum of an ICMPv6 packet and the addresses before it: 0 if its own is right.
-fn icmp6_checksum(packet: &[u8]) -> u16 {
+pub(super) fn icmp6_checksum(packet: &[u8]) -> u16 {
     checksum(58 + (packet.len() - ICMP6) as u64, &packet[NET + 8..])
 }
 

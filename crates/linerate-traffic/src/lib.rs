@@ -1,6 +1,7 @@
 //! Traffic: frames with flows and sequence numbers ([`Generator`]), their check at the other end ([`Checker`]), frames
-//! from a text ([`Template`]), pacing ([`Pacer`]), edits of captured frames ([`Editor`]), and replies to ARP and ping
-//! ([`Host`]). This crate only handles bytes. The model's wire uses it, and the commands `gen`, `sink`, `fwd`, `replay`
+//! from a text ([`Template`]), pacing ([`Pacer`]), edits of captured frames ([`Editor`]), replies to ARP and ping
+//! ([`Host`]), DHCP ([`DhcpClient`]), and
+//! IPv6's autoconfiguration. This crate only handles bytes. The model's wire uses it, and the commands `gen`, `sink`, `fwd`, `replay`
 //! and `edit`.
 //!
 //! Each frame of a generator has a stamp at the beginning of its UDP payload: a flow, a sequence number, and a check of
@@ -9,9 +10,11 @@
 #![forbid(unsafe_code)]
 #![warn(rustdoc::broken_intra_doc_links)]
 
+mod autoconf;
 mod changes;
 mod checker;
 mod checksum;
+mod dhcp;
 mod edit;
 mod generator;
 mod host;
@@ -21,8 +24,10 @@ mod sizes;
 mod stamp;
 mod template;
 
+pub use autoconf::AdvertisedNetwork;
 pub use changes::{Changes, HeaderField};
 pub use checker::{Checker, Report};
+pub use dhcp::{DhcpClient, DhcpLease, DhcpReply};
 pub use edit::{AddressMap, EditCounts, EditRules, Editor, Ends, Fields, Fit, PortMap, Tag};
 pub use generator::Generator;
 pub use host::Host;
