@@ -70,14 +70,14 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
     if linerate::parse(port)?.is_capture_to_read() {
         usage(&format!("{port} is opened for reading; to write to it: gen '{}'", with_option(port, "write")));
     }
-    let host = &traffic.host;
+    let mut host = traffic.host.clone();
     host.check();
     let mut streams = match &traffic.streams {
         Some(path) => Stream::read_all(path),
         None => vec![traffic.stream.clone()],
     };
     if host.is_host() {
-        streams.iter_mut().for_each(|stream| stream.set_addresses(host, traffic.to));
+        streams.iter_mut().for_each(|stream| stream.set_addresses(&host, traffic.to));
     }
     let labels: Vec<_> = streams.iter().enumerate().map(|(number, stream)| stream.label(number)).collect();
     // The stream's position in its file, for messages.
@@ -118,13 +118,16 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
     let answered = run.threads.answered.clone();
     let device = &mut run.ports.devices[0];
     let mut txs = (0..queues).map(|queue| device.tx(queue)).collect::<Result<Vec<_>, _>>()?;
+    let answering = if host.answers() { queues } else { 0 };
+    let mut rxs = (0..answering).map(|queue| device.rx(queue)).collect::<Result<Vec<_>, _>>()?;
+    host.configure(device, port, &mut txs[0], &mut rxs)?;
     let mut responders: Vec<_> = (0..queues).map_while(|_| host.responder(device, &answered)).collect();
-    let mut rxs = (0..responders.len() as u16).map(|queue| device.rx(queue)).collect::<Result<Vec<_>, _>>()?;
     for stream in &mut streams {
         stream.packet = match stream.packet.take() {
             Some(packet) if host.is_host() => {
                 let resolve = |address| responders[0].resolve(address, port, &mut txs[0], &mut rxs);
-                Some(host.with_next_hop(packet, device.mac(), resolve)?)
+                // An address that the network has granted is known only now.
+                Some(host.with_next_hop(host.complete(packet)?, device.mac(), resolve)?)
             }
             packet => packet,
         };

@@ -1,5 +1,8 @@
 //! The addresses of a port: `--address`, `--gateway`, `--vlan` and `--reply`. With them, a port is a host of its network.
-//! It answers requests while packets are sent or received, and finds the next hop before the first packet.
+//! It answers requests while packets are sent or received, and finds the next hop before the first packet. `lease`
+//! takes addresses from the network.
+
+mod lease;
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -13,6 +16,7 @@ use linerate::port::{MacAddress, Port, RxQueue, TxQueue};
 use linerate::traffic::{Host, Template};
 use linerate::{Batch, Error, ErrorKind, Remedy};
 
+use self::lease::Granted;
 use crate::grammar::usage;
 use crate::options::whole;
 use crate::signals::interrupts;
@@ -21,9 +25,9 @@ use crate::signals::interrupts;
 #[derive(Args, Clone, Default)]
 pub struct HostOptions {
     /// The port's addresses, for example 10.0.0.2/24,fd00::2/64: answers ARP and pings, and sends to the next hop's MAC
-    /// address; without a prefix length, only answers --reply
+    /// address; without a prefix length, only answers --reply. dhcp and auto ask the network (DHCP; IPv6 router)
     #[arg(long, value_name = "ADDRESS/LENGTH", value_delimiter = ',')]
-    address: Vec<Address>,
+    address: Vec<AddressSource>,
     /// The router for all other networks
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', requires = "address", value_parser = host_address)]
     gateway: Vec<IpAddr>,
@@ -33,6 +37,40 @@ pub struct HostOptions {
     /// Answer these requests for --address: arp, ping (both for IPv6, too); both are the default with a prefix length
     #[arg(long, value_enum, value_delimiter = ',', requires = "address")]
     reply: Vec<Request>,
+    /// Addresses that the network has granted
+    #[arg(skip)]
+    granted: Granted,
+}
+
+/// The source of a port's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AddressSource {
+    Fixed(Address),
+    Dhcp,
+    /// IPv6's autoconfiguration.
+    Auto,
+}
+
+impl FromStr for AddressSource {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<AddressSource, String> {
+        match text {
+            "dhcp" => Ok(AddressSource::Dhcp),
+            "auto" => Ok(AddressSource::Auto),
+            text => text.parse().map(AddressSource::Fixed),
+        }
+    }
+}
+
+impl AddressSource {
+    fn is_ipv4(self) -> bool {
+        match self {
+            AddressSource::Fixed(own) => own.address.is_ipv4(),
+            AddressSource::Dhcp => true,
+            AddressSource::Auto => false,
+        }
+    }
 }
 
 /// A port's address, and the length of its network's prefix.
@@ -102,10 +140,15 @@ const POLL: Duration = Duration::from_millis(1);
 impl HostOptions {
     /// Ends the program if the options contradict each other.
     pub fn check(&self) {
-        let Some(bare) = self.address.iter().find(|address| address.length.is_none()) else {
-            if let Some(far) =
-                self.gateway.iter().find(|gateway| !self.address.iter().any(|own| own.reaches(**gateway)))
-            {
+        let Some(bare) = self.fixed().find(|address| address.length.is_none()) else {
+            // The network of an address that is not known yet may be any.
+            let may_reach = |gateway: &IpAddr| {
+                self.address.iter().any(|own| match own {
+                    AddressSource::Fixed(own) => own.reaches(*gateway),
+                    source => source.is_ipv4() == gateway.is_ipv4(),
+                })
+            };
+            if let Some(far) = self.gateway.iter().find(|gateway| !may_reach(gateway)) {
                 usage(&format!("--gateway {far} is in none of the networks of --address"));
             }
             return;
@@ -121,7 +164,20 @@ impl HostOptions {
 
     /// Returns whether the port is a host that can find the next hop.
     pub fn is_host(&self) -> bool {
-        self.address.iter().any(|address| address.length.is_some())
+        self.fixed().any(|address| address.length.is_some()) || !self.is_configured()
+    }
+
+    /// Returns the addresses that are given or granted.
+    fn fixed(&self) -> impl Iterator<Item = Address> {
+        self.address.iter().filter_map(|source| match source {
+            AddressSource::Fixed(address) => Some(*address),
+            AddressSource::Dhcp | AddressSource::Auto => None,
+        })
+    }
+
+    /// Returns whether all addresses are known.
+    fn is_configured(&self) -> bool {
+        self.fixed().count() == self.address.len()
     }
 
     /// Returns whether requests are answered.
@@ -132,7 +188,7 @@ impl HostOptions {
     /// Gives frames the port's IP address and VLAN, unless their text has others.
     pub fn complete(&self, packet: Template) -> Result<Template, Error> {
         let Some(to) = packet.destination() else { return Ok(packet) };
-        let own = self.address.iter().map(|own| own.address).find(|own| own.is_ipv4() == to.is_ipv4());
+        let own = self.fixed().map(|own| own.address).find(|own| own.is_ipv4() == to.is_ipv4());
         let ip = if to.is_ipv4() { "ip" } else { "ip6" };
         let packet = own.map_or(Ok(packet.clone()), |own| packet.with_default(ip, "src", &own.to_string()))?;
         self.with_tag(packet)
@@ -145,7 +201,7 @@ impl HostOptions {
 
     /// Returns whether the first port is an IPv6 host.
     pub fn is_ipv6(&self) -> bool {
-        self.first_address().is_some_and(|address| address.is_ipv6())
+        self.address.first().is_some_and(|source| !source.is_ipv4())
     }
 
     /// Gives frames their MAC addresses, unless their text has others: the port's own, and the next hop's, which
@@ -163,7 +219,7 @@ impl HostOptions {
 
     /// Returns the port's first address.
     pub fn first_address(&self) -> Option<IpAddr> {
-        self.address.first().map(|own| own.address)
+        self.fixed().next().map(|own| own.address)
     }
 
     /// Returns the options of each of several ports, from one address and at most one gateway for each, in their order.
@@ -198,7 +254,12 @@ impl HostOptions {
     }
 
     fn host(&self, port: &Port) -> Host {
-        let host = Host::new(port.mac().0, self.address.iter().map(|own| own.address));
+        let host = Host::new(port.mac().0, self.fixed().map(|own| own.address));
+        self.tagged(host)
+    }
+
+    /// Puts a host into the port's VLAN.
+    fn tagged(&self, host: Host) -> Host {
         self.vlan.map_or(host.clone(), |id| host.with_vlan(id))
     }
 
@@ -206,19 +267,15 @@ impl HostOptions {
     pub fn responder(&self, port: &Port, answered: &Arc<AtomicU64>) -> Option<Responder> {
         let has = |request: Request| self.reply.is_empty() || self.reply.contains(&request);
         self.answers().then(|| Responder {
-            host: self.host(port),
             arp: has(Request::Arp),
             ping: has(Request::Ping),
-            pool: port.pool().clone(),
-            answers: Batch::new(),
-            bytes: Vec::new(),
-            answered: answered.clone(),
+            ..Responder::new(self.host(port), port.pool().clone(), answered.clone())
         })
     }
 
     /// Returns the address whose MAC address frames to `destination` get.
     fn next_hop(&self, destination: IpAddr) -> Result<IpAddr, Error> {
-        if self.address.iter().any(|own| own.reaches(destination)) {
+        if self.fixed().any(|own| own.reaches(destination)) {
             return Ok(destination);
         }
         let gateway = self.gateway.iter().find(|gateway| gateway.is_ipv4() == destination.is_ipv4());
@@ -242,6 +299,10 @@ pub struct Responder {
 }
 
 impl Responder {
+    fn new(host: Host, pool: Arc<Pool>, answered: Arc<AtomicU64>) -> Responder {
+        Responder { host, arp: true, ping: true, pool, answers: Batch::new(), bytes: Vec::new(), answered }
+    }
+
     /// Answers a frame if it is a request, and returns whether it did. The answer is queued for
     /// [`send`](Responder::send). If the queue is full, the request is treated as an ordinary frame.
     pub fn answers(&mut self, frame: &[u8]) -> bool {
@@ -299,33 +360,55 @@ impl Responder {
             let family = if target.is_ipv4() { "IPv4" } else { "IPv6" };
             failed(format!("the port has no {family} address to ask {target} from"))
         })?;
-        let (mut asking, mut arrived) = (Batch::new(), Batch::new());
+        let waiting = format!("the MAC address of {target}");
         for _ in 0..REQUESTS {
-            asking.push(&self.pool, &request);
-            let since = Instant::now();
-            while since.elapsed() < WAIT {
-                tx.send(&mut asking);
-                let mut found = None;
-                for rx in &mut *rx {
-                    rx.recv(&mut arrived);
-                    for packet in &mut arrived {
-                        found = found.or(self.host.learn(&packet, target));
-                        self.answers(&packet);
-                    }
-                    arrived.clear();
-                }
-                self.send(tx);
-                if let Some(mac) = found {
-                    return Ok(mac);
-                }
-                if interrupts().wait(POLL) {
-                    return Err(failed(format!("interrupted while waiting for the MAC address of {target}")));
-                }
+            let learn = |host: &Host, frame: &[u8]| host.learn(frame, target);
+            if let Some(mac) = self.exchange(&request, WAIT, (port, &waiting), (tx, rx), learn)? {
+                return Ok(mac);
             }
         }
         let what = if target.is_ipv4() { "ARP requests" } else { "neighbour solicitations" };
         let remedy = Remedy::Step("check the address, the cable and the VLAN".into());
         Err(failed(format!("{target} did not answer {REQUESTS} {what}")).with_remedy(remedy))
+    }
+
+    /// Sends a request, and waits for its reply, which may arrive at any of the queues: the first frame for which
+    /// `reply` returns a value. Answers requests meanwhile; other packets that arrive are dropped. Returns `None` if
+    /// there is no reply within `wait`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if a signal arrived first.
+    fn exchange<T>(
+        &mut self,
+        request: &[u8],
+        wait: Duration,
+        (port, waiting): (&str, &str),
+        (tx, rx): (&mut TxQueue, &mut [RxQueue]),
+        mut reply: impl FnMut(&Host, &[u8]) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let (mut asking, mut arrived) = (Batch::new(), Batch::new());
+        asking.push(&self.pool, request);
+        let since = Instant::now();
+        while since.elapsed() < wait {
+            tx.send(&mut asking);
+            let mut found = None;
+            for rx in &mut *rx {
+                rx.recv(&mut arrived);
+                for packet in &mut arrived {
+                    found = found.or_else(|| reply(&self.host, &packet));
+                    self.answers(&packet);
+                }
+                arrived.clear();
+            }
+            self.send(tx);
+            if found.is_some() {
+                return Ok(found);
+            }
+            if interrupts().wait(POLL) {
+                return Err(Error::new(ErrorKind::NotFound, port, format!("interrupted while waiting for {waiting}")));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -348,6 +431,8 @@ mod tests {
         ] {
             assert_eq!(own.parse::<Address>().unwrap().reaches(other.parse().unwrap()), is_near, "{own} {other}");
         }
+        assert_eq!("dhcp".parse(), Ok(AddressSource::Dhcp));
+        assert_eq!("auto".parse(), Ok(AddressSource::Auto));
         for bad in ["10.0.0.2/33", "fd00::2/129", "10.0.0.2/", "10.0.0/24", "224.0.0.1/24", "10.0.0.2/-1"] {
             assert!(bad.parse::<Address>().is_err(), "{bad}");
         }

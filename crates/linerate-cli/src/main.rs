@@ -155,11 +155,8 @@ enum Command {
     Sink {
         /// The port to receive from
         port: String,
-        /// Stop after exactly this many packets; accepts k, M or G
-        #[arg(long, value_parser = packets)]
-        count: Option<u64>,
         #[command(flatten)]
-        host: host::HostOptions,
+        sink: sink::SinkOptions,
         #[command(flatten)]
         steering: Steering,
         #[command(flatten)]
@@ -316,9 +313,7 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
             replay::run(&file, &ports, &replay, &options.steered(steering))
         }
         Command::Edit(asked) => edit::run(&asked),
-        Command::Sink { port, count, host, steering, options } => {
-            sink::run(&port, count, &host, &options.steered(steering))
-        }
+        Command::Sink { port, sink, steering, options } => sink::run(&port, &sink, &options.steered(steering)),
         Command::Capture { ports, capture, options } => {
             capture::run(&ports.iter().map(String::as_str).collect::<Vec<_>>(), &capture, &options)
         }

@@ -5,16 +5,36 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use linerate::traffic::{Checker, Report};
+use clap::Args;
+use linerate::traffic::{Checker, Report, Template};
 use linerate::{Batch, Error};
 use serde_json::{Value, json};
 
 use crate::grammar::usage;
 use crate::host::HostOptions;
-use crate::options::RunOptions;
+use crate::options::{RunOptions, packets};
 use crate::run::{Mode, Outcome, Run, Sums};
 use crate::terminal::note;
 use crate::wire::is_tester;
+
+/// Options of the sink.
+#[derive(Args)]
+pub struct SinkOptions {
+    /// Stop after exactly this many packets; accepts k, M or G
+    #[arg(long, value_parser = packets)]
+    count: Option<u64>,
+    /// The sender's frames, with a stamp at the end, as for gen: names the header fields that changed in short frames
+    #[arg(long, value_name = "LAYERS", value_parser = stamped)]
+    packet: Option<Template>,
+    #[command(flatten)]
+    host: HostOptions,
+}
+
+/// Parses frames that must have sequence numbers.
+fn stamped(text: &str) -> Result<Template, String> {
+    let packet: Template = text.parse().map_err(|error: Error| error.why().to_string())?;
+    if packet.is_stamped() { Ok(packet) } else { Err("append /stamp after udp".to_string()) }
+}
 
 /// `linerate sink`.
 pub struct Sink;
@@ -26,7 +46,8 @@ impl Mode for Sink {
 }
 
 /// Receives packets until the run ends.
-pub fn run(port: &str, count: Option<u64>, host: &HostOptions, options: &RunOptions) -> Result<ExitCode, Error> {
+pub fn run(port: &str, sink: &SinkOptions, options: &RunOptions) -> Result<ExitCode, Error> {
+    let (count, mut host) = (sink.count, sink.host.clone());
     if linerate::parse(port)?.is_capture_to_write() {
         usage(&format!(
             "{port} is opened for writing, which would empty it; to read it: sink {}",
@@ -40,20 +61,31 @@ pub fn run(port: &str, count: Option<u64>, host: &HostOptions, options: &RunOpti
     let queues = run.ports.queues();
     let device = &mut run.ports.devices[0];
     let mut rxs = (0..queues).map(|queue| device.rx(queue)).collect::<Result<Vec<_>, _>>()?;
-    let mut responders = Vec::new();
-    for queue in 0..queues {
-        let responder = host.responder(device, &answered);
-        responders.extend(responder.map(|responder| Ok((responder, device.tx(queue)?))).transpose()?);
+    let answering = if host.answers() { queues } else { 0 };
+    let mut txs = (0..answering).map(|queue| device.tx(queue)).collect::<Result<Vec<_>, _>>()?;
+    if let Some(tx) = txs.first_mut() {
+        host.configure(device, port, tx, &mut rxs)?;
     }
+    let responders = txs.into_iter().map(|tx| Some((host.responder(device, &answered)?, tx)));
+    let mut responders: Vec<_> = responders.collect::<Option<_>>().unwrap_or_default();
     if let Some((responder, tx)) = responders.first_mut() {
         host.greet_gateways(responder, port, tx, &mut rxs)?;
     }
+    let known = match &sink.packet {
+        Some(packet) => {
+            let mut frames = host.with_tag(packet.clone())?.frames()?;
+            let mut frame = vec![0; frames.next_len()];
+            frames.fill(&mut frame);
+            Checker::default().with_headers_of(&frame)
+        }
+        None => Checker::default(),
+    };
     let (mut rxs, mut responders) = (rxs.into_iter(), responders.into_iter());
     for _ in 0..queues {
         let mut responder = responders.next();
         let mut rx = rxs.next().expect("there is one for each queue");
         let mut batch = Batch::with_capacity(options.batch.packets());
-        let mut checker = Checker::default();
+        let mut checker = known.clone();
         let mut whole = Vec::new();
         let report = Arc::new(Mutex::new(Report::default()));
         reports.push(report.clone());

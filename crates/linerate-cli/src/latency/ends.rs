@@ -141,13 +141,16 @@ impl EndOfPath {
         port: &mut Port,
         name: &str,
         (sends, receives): (bool, bool),
-        host: HostOptions,
+        mut host: HostOptions,
         answered: &Arc<AtomicU64>,
     ) -> Result<EndOfPath, Error> {
+        let (is_host, pool, mac) = (host.answers(), port.pool().clone(), port.mac());
+        let mut rx = if receives || is_host { Some(port.rx(0)?) } else { None };
+        let mut tx = if sends || is_host { Some(port.tx(0)?) } else { None };
+        if let (true, Some(rx), Some(tx)) = (is_host, &mut rx, &mut tx) {
+            host.configure(port, name, tx, std::slice::from_mut(rx))?;
+        }
         let responder = host.responder(port, answered);
-        let (is_host, pool, mac) = (responder.is_some(), port.pool().clone(), port.mac());
-        let rx = if receives || is_host { Some(port.rx(0)?) } else { None };
-        let tx = if sends || is_host { Some(port.tx(0)?) } else { None };
         let mut end = EndOfPath { name: name.to_string(), mac, pool, host, responder, rx, tx };
         if let (Some(responder), Some(rx), Some(tx)) = (&mut end.responder, &mut end.rx, &mut end.tx) {
             end.host.greet_gateways(responder, &end.name, tx, std::slice::from_mut(rx))?;
