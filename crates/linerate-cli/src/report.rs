@@ -361,3 +361,18 @@ fn machine() -> String {
     let ghz = cycles_in(Duration::from_secs(1)) as f64 / 1e9;
     format!("{model}, {processors} processors, {ghz:.2} GHz (TSC), Linux {}", kernel.trim())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// People read rates with a prefix; programs read numbers.
+    #[test]
+    fn small_rates_are_readable() {
+        let rows = vec![vec![Cell::Rate(20_000.4), Cell::Rate(0.5)], vec![Cell::Rate(14_880_952.0), Cell::Nothing]];
+        let section = Section { name: "rates", columns: vec!["sent", "arrived"], rows, ..Section::default() };
+        assert_eq!(section.text(), "\n\n    sent  arrived\n     20k      0.5\n  14.88M        -\n");
+        assert_eq!(section.csv(), "sent,arrived\n20000.4,0.5\n14880952,-\n");
+        assert_eq!(section.json()["rows"][0], json!({"sent": 20_000.4, "arrived": 0.5}));
+    }
+}

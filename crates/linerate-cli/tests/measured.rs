@@ -118,7 +118,7 @@ fn a_report_has_tables_pictures_and_published_figures() {
     let rows = experiments[0]["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 9);
     for row in rows {
-        positive(&row["Mpps"]);
+        positive(&row["packets/s"]);
         positive(&row["one processor, cycles/packet"]);
         positive(&row["cycles/packet"]);
         positive(&row["ixy, cycles/packet (published)"]);

@@ -10,7 +10,7 @@ use crate::generate::Stream;
 use crate::latency::{self, Load, Times};
 use crate::options::{RunOptions, Wait};
 use crate::quantiles::quantile;
-use crate::report::{Cell, Section, number, positive};
+use crate::report::{Cell, Section, number, positive, rate};
 
 /// More packets per second than any model delivers, and thus more than any forwarder receives from it.
 const OVERLOAD: f64 = 20e6;
@@ -50,8 +50,8 @@ pub fn by_load(plan: &Plan) -> Result<Section, Error> {
     for (name, wait) in [("poll", Wait::Poll), ("adaptive", Wait::Adaptive), ("interrupt", Wait::Interrupt)] {
         for load in [0.05, 0.5, 1.5] {
             let times = measure(plan, load * 1e6, &RunOptions { wait: Some(wait), ..plan.options() })?;
-            let sent = number(positive(times.rates()[0] / 1e6), 2);
-            let mut row = vec![name.into(), Cell::Number(load, 2), sent, Cell::Number(times.sum.lost as f64, 0)];
+            let sent = rate(positive(times.rates()[0]));
+            let mut row = vec![name.into(), Cell::Rate(load * 1e6), sent, Cell::Number(times.sum.lost as f64, 0)];
             row.extend(cells(&times));
             rows.push(row);
             if load == SHOWN {
@@ -61,7 +61,8 @@ pub fn by_load(plan: &Plan) -> Result<Section, Error> {
         }
     }
     for (load, [median, p99, p99_9, p99_99]) in IXY_LATENCY {
-        let mut row = vec!["ixy in C, polling (published)".into(), Cell::Number(load, 2), Cell::Nothing, Cell::Nothing];
+        let mut row =
+            vec!["ixy in C, polling (published)".into(), Cell::Rate(load * 1e6), Cell::Nothing, Cell::Nothing];
         row.extend([median, p99, p99_9, p99_99].map(|time| Cell::Number(time, 2)));
         row.push(Cell::Nothing);
         rows.push(row);
@@ -74,8 +75,8 @@ pub fn by_load(plan: &Plan) -> Result<Section, Error> {
         title: "Latency by load and wait mode (the paper's table 1)",
         columns: vec![
             "waiting",
-            "asked, Mpps",
-            "sent, Mpps",
+            "asked, packets/s",
+            "sent, packets/s",
             "lost",
             "median, µs",
             "99 %, µs",
@@ -101,7 +102,7 @@ pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
     for ring in [64u16, 512, 4096] {
         for (name, load) in [("half a million", 0.5e6), ("overload", OVERLOAD)] {
             let times = measure(plan, load, &RunOptions { ring: Some(ring), ..plan.options() })?;
-            let mut row = vec![Cell::Number(ring.into(), 0), name.into(), number(positive(times.rates()[1] / 1e6), 2)];
+            let mut row = vec![Cell::Number(ring.into(), 0), name.into(), rate(positive(times.rates()[1]))];
             row.extend(cells(&times));
             rows.push(row);
             let median = quantile(&times.sum.delays.histogram, 0.5).map(|time| (f64::from(ring), time as f64 / 1e3));
@@ -114,7 +115,7 @@ pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
         columns: vec![
             "descriptors",
             "load",
-            "arrived, Mpps",
+            "arrived, packets/s",
             "median, µs",
             "99 %, µs",
             "99.9 %, µs",

@@ -8,7 +8,7 @@ use super::published::{IXY_BATCHES, IXY_RAW, IXY_RINGS};
 use super::{Plan, forward};
 use crate::chart::{Axis, Bar, Bars, Chart, Line, Lines, Scale};
 use crate::options::{BatchSize, Pages, RunOptions};
-use crate::report::{Cell, Section, number, positive};
+use crate::report::{Cell, Section, number, positive, rate};
 use crate::run::Measured;
 use crate::wire::with_option;
 
@@ -29,17 +29,17 @@ pub fn by_batch(plan: &Plan) -> Result<Section, Error> {
     let rows = measured.iter().zip(IXY_BATCHES.iter().zip(&ixy)).map(|((batch, run, alone), (their, cycles))| {
         vec![
             Cell::Number(*batch, 0),
-            number(run.mpps(), 2),
+            rate(run.mpps().map(|mpps| mpps * 1e6)),
             number(run.cycles_per_packet(), 1),
             Cell::Number(*alone, 1),
-            Cell::Number(their.1, 2),
+            Cell::Rate(their.1 * 1e6),
             Cell::Number(cycles.1, 1),
         ]
     });
     Ok(Section {
         name: "batch",
         title: "A packet's cost by batch size (the paper's figure 6)",
-        columns: vec!["batch, packets", "Mpps", "cycles/packet", ALONE, "ixy, Mpps (published)", IXY_CYCLES],
+        columns: vec!["batch, packets", "packets/s", "cycles/packet", ALONE, "ixy, packets/s (published)", IXY_CYCLES],
         rows: rows.collect(),
         compares: format!(
             "Comparable: how much less a packet costs in larger batches. For comparison: {IXY_RAW}; at 1.2 GHz the processor \
@@ -81,10 +81,10 @@ pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
         forwarder.extend(run.cycles_per_packet().map(|cost| (f64::from(ring), cost)));
         rows.push(vec![
             Cell::Number(ring.into(), 0),
-            number(run.mpps(), 2),
+            rate(run.mpps().map(|mpps| mpps * 1e6)),
             number(run.cycles_per_packet(), 1),
             Cell::Number(alone, 1),
-            number(published(ring), 2),
+            rate(published(ring).map(|mpps| mpps * 1e6)),
             number(published(ring).map(|mpps| IXY_MHZ / mpps), 1),
         ]);
     }
@@ -92,7 +92,7 @@ pub fn by_ring(plan: &Plan) -> Result<Section, Error> {
     Ok(Section {
         name: "rings",
         title: "A packet's cost by ring size (the paper's figure 7)",
-        columns: vec!["descriptors", "Mpps", "cycles/packet", ALONE, "ixy, Mpps (published)", IXY_CYCLES],
+        columns: vec!["descriptors", "packets/s", "cycles/packet", ALONE, "ixy, packets/s (published)", IXY_CYCLES],
         rows,
         compares: format!(
             "Comparable: rings beyond 128 gain nothing. Large rings are slower, as they use more buffers than the caches \
@@ -117,7 +117,11 @@ pub fn by_pages(plan: &Plan) -> Result<Section, Error> {
             let mut row = vec![name.into(), Cell::Number(ring.into(), 0)];
             if size.is_none_or(|size| size.free() >= needed) {
                 let measured = forward(plan, &RunOptions { pages, ring: Some(ring), ..plan.options() }, false)?;
-                row.extend([number(measured.mpps(), 2), number(measured.cycles_per_packet(), 1), "".into()]);
+                row.extend([
+                    rate(measured.mpps().map(|mpps| mpps * 1e6)),
+                    number(measured.cycles_per_packet(), 1),
+                    "".into(),
+                ]);
                 bars.extend(
                     measured
                         .cycles_per_packet()
@@ -134,7 +138,7 @@ pub fn by_pages(plan: &Plan) -> Result<Section, Error> {
     Ok(Section {
         name: "pages",
         title: "A packet's cost by page size (the paper's figure 8)",
-        columns: vec!["pages", "descriptors", "Mpps", "cycles/packet", "remark"],
+        columns: vec!["pages", "descriptors", "packets/s", "cycles/packet", "remark"],
         rows,
         compares:
             "Comparable: the small effect of the page size on a forwarder. The paper found 1 to 3 % between 4 KiB and \
@@ -190,7 +194,8 @@ pub fn by_queues(plan: &Plan) -> Result<Section, Error> {
         for (cost, what) in costs.into_iter().zip(["models on another processor", "a processor each"]) {
             bars.extend(cost.map(|cost| Bar::ours(format!("{on}, {what}"), vec![cost])));
         }
-        let mut row = vec![Cell::Number(threads as f64, 0), number(run.and_then(|run| run.mpps()), 2)];
+        let mut row =
+            vec![Cell::Number(threads as f64, 0), rate(run.and_then(|run| run.mpps()).map(|mpps| mpps * 1e6))];
         for (cost, first) in costs.into_iter().zip(&mut first) {
             row.push(cost.map_or(Cell::Nothing, |cost| Cell::Number(cost, 1)));
             row.push(cost.map_or(Cell::Nothing, |cost| Cell::Number(cost / *first.get_or_insert(cost), 2)));
@@ -202,7 +207,7 @@ pub fn by_queues(plan: &Plan) -> Result<Section, Error> {
         title: "A packet's cost by threads, one for each queue",
         columns: vec![
             "threads",
-            "Mpps",
+            "packets/s",
             "cycles/packet",
             "beside 1 thread",
             "a processor each, cycles/packet",
@@ -245,7 +250,7 @@ pub fn by_node(plan: &Plan) -> Result<Section, Error> {
             let measured = forward(plan, &RunOptions { numa: Some(node), ..plan.options() }, false)?;
             rows.push(vec![
                 Cell::Number(node.into(), 0),
-                number(measured.mpps(), 2),
+                rate(measured.mpps().map(|mpps| mpps * 1e6)),
                 number(measured.cycles_per_packet(), 1),
             ]);
         }
@@ -256,7 +261,7 @@ pub fn by_node(plan: &Plan) -> Result<Section, Error> {
     Ok(Section {
         name: "numa",
         title: "A packet's cost by the NUMA node of its memory (the paper's table 4)",
-        columns: vec!["node", "Mpps", "cycles/packet"],
+        columns: vec!["node", "packets/s", "cycles/packet"],
         rows,
         compares: "The paper moves memory, thread and card between two nodes. A model has no node, as it consists of memory and \
                    a thread. With real cards this shows the memory's part of that table."

@@ -88,17 +88,17 @@ pub fn by_size(plan: &Plan) -> Result<Section, Error> {
             what.into(),
             Cell::Number(size as f64, 0),
             Cell::Number(cost, 1),
-            Cell::Number(1000.0 / cost, 1),
+            Cell::Rate(1e9 / cost),
             bound.map_or(Cell::Nothing, |bound| Cell::Number(bound, 1)),
             published,
         ]
     };
-    rows.push(row("pipe", 60, pipe, None, Cell::Number(NETMAP_PIPE, 0)));
+    rows.push(row("pipe", 60, pipe, None, Cell::Rate(NETMAP_PIPE * 1e6)));
     let (mut switch, mut memcpy) = (Vec::new(), Vec::new());
     for size in [60, 256, 512, 1024, 1500] {
         let copy = copying(size, plan.time / 4);
         let cost = cost(["valebench:a", "valebench:b"], size, plan.time)?;
-        let published = if size == 60 { Cell::Number(NETMAP_VALE, 0) } else { Cell::Nothing };
+        let published = if size == 60 { Cell::Rate(NETMAP_VALE * 1e6) } else { Cell::Nothing };
         rows.push(row("switch", size, cost, Some(copy), published));
         switch.push((size as f64, cost));
         memcpy.push((size as f64, copy));
@@ -107,7 +107,7 @@ pub fn by_size(plan: &Plan) -> Result<Section, Error> {
     Ok(Section {
         name: "netmap",
         title: "Cost of a pipe and a switch (netmap's reference figures)",
-        columns: vec!["port", "bytes", "ns/packet", "Mpps", "memcpy, ns/packet", "netmap, Mpps (published)"],
+        columns: vec!["port", "bytes", "ns/packet", "packets/s", "memcpy, ns/packet", "netmap, packets/s (published)"],
         rows,
         compares: "One thread sends and receives, in batches of 32. Pipes move slots; a switch copies bytes, at the cost of \
                    a memcpy. netmap's figures are from its manual, measured on its authors' machines; it copies once for each \
@@ -182,9 +182,9 @@ pub fn imbalance(plan: &Plan) -> Result<Section, Error> {
         rows.push(vec![
             Cell::Number(produces as f64, 0),
             Cell::Number(consumes as f64, 0),
-            Cell::Number(packets as f64 / seconds / 1e6, 2),
+            Cell::Rate(packets as f64 / seconds),
             Cell::Number(packets as f64 / calls.max(1) as f64, 1),
-            Cell::Number(empty as f64 / seconds / 1e6, 2),
+            Cell::Rate(empty as f64 / seconds),
         ]);
         let name = format!("produce in {produces} ns, consume in {consumes} ns");
         bars.push(Bar::ours(name, vec![packets as f64 / seconds / 1e6]));
@@ -193,7 +193,7 @@ pub fn imbalance(plan: &Plan) -> Result<Section, Error> {
     Ok(Section {
         name: "imbalance",
         title: "A producer and a consumer of different speeds (Rizzo's question)",
-        columns: vec!["produce, ns", "consume, ns", "Mpps", "packets per poll", "empty polls, M/s"],
+        columns: vec!["produce, ns", "consume, ns", "packets/s", "packets per poll", "empty polls/s"],
         rows,
         compares: "Over a pipe between two threads. The slower side sets the rate; the faster side should not slow it down by \
                    polling too often. With a slow consumer packets arrive in full batches of 256, with a slow producer as they \
