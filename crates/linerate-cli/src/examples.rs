@@ -74,6 +74,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         &[
             "linerate latency sim:0 sim:1 --rate 100k,1M             # of fwd, from wire to wire",
             "linerate latency packet:eth0 packet:eth1 --rate 10k     # of the path between two ports",
+            "linerate latency packet:eth0 packet:eth1 --address dhcp,dhcp --both   # through a router",
         ],
     ),
     (
@@ -81,6 +82,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         &[
             "linerate rfc2544 0000:03:00.0 0000:03:00.1              # trials of 60 s",
             "linerate rfc2544 packet:eth0 packet:eth1 --rate 100k --sizes 64,1518 --seconds 2 --only throughput,latency",
+            "linerate rfc2544 packet:eth0 packet:eth1 packet:eth2 packet:eth3 --rate 100k --both   # two pairs",
         ],
     ),
     ("bench", &["linerate bench --quick", "linerate bench --only batch,parts --out report"]),
