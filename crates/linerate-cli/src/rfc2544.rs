@@ -234,12 +234,17 @@ impl Benchmarks {
     /// Returns the sizes of the frames: by default those of the RFC, with the smallest possible one instead of those
     /// that have no room for the headers.
     fn sizes(&self, streams: &[Stream]) -> Result<Vec<u16>, Error> {
-        if !self.sizes.is_empty() {
-            return Ok(self.sizes.clone());
-        }
         let mut least = SIZES[0];
         for stream in streams {
             least = least.max(self.path.least_size(stream)?);
+        }
+        if let Some(size) = self.sizes.iter().find(|size| **size < least) {
+            usage(&format!(
+                "--sizes: a frame of {size} bytes, CRC included, has no room for the headers; the smallest has {least}"
+            ));
+        }
+        if !self.sizes.is_empty() {
+            return Ok(self.sizes.clone());
         }
         let mut sizes = SIZES.map(|size| size.max(least)).to_vec();
         sizes.dedup();

@@ -62,6 +62,8 @@ fn can_run(line: &str) -> bool {
 struct Place {
     here: Namespace,
     _far: Namespace,
+    /// Grants addresses to eth0 and eth1.
+    _dnsmasq: Process,
     folder: Folder,
 }
 
@@ -76,12 +78,21 @@ impl Place {
         }
         // The way between eth0 and eth1.
         far.script("echo 1 >/proc/sys/net/ipv4/ip_forward");
+        far.run("ip -6 address add fd87::2/64 dev f0 nodad");
+        let mut dnsmasq = far.start(&format!(
+            "dnsmasq --keep-in-foreground --conf-file=/dev/null --port=0 --user=root --pid-file --bind-interfaces \
+             --interface=f0 --interface=f1 --log-facility=- --dhcp-leasefile={} --enable-ra \
+             --dhcp-range=10.87.0.50,10.87.0.60,255.255.255.0,1h --dhcp-range=10.87.1.50,10.87.1.60,255.255.255.0,1h \
+             --dhcp-range=fd87::,ra-only,64,1h",
+            folder.path("leases")
+        ));
+        dnsmasq.await_error("router advertisement on fd87::");
         write_cases(&folder);
         // A capture of `tcpdump -i any`.
         std::fs::rename(folder.path("sll113.pcap"), folder.path("any.pcap")).unwrap();
         std::fs::create_dir(folder.path("bin")).unwrap();
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_linerate"), folder.path("bin/linerate")).unwrap();
-        Place { here, _far: far, folder }
+        Place { here, _far: far, _dnsmasq: dnsmasq, folder }
     }
 
     /// Returns a line of a page as a command, which ends after a short time unless the line limits it.
