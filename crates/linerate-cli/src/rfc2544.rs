@@ -141,6 +141,8 @@ struct ResetTime {
     by_time: Option<f64>,
     /// Why the command failed, if it did.
     failure: Option<String>,
+    /// The rate that was not reached, if any, as while the device's link is down.
+    unreached: Option<String>,
 }
 
 /// Returns the pair with the highest loss, if there are several pairs and one has a loss.
@@ -253,6 +255,13 @@ impl Benchmarks {
 }
 
 impl ResetTime {
+    /// Returns lines on what the reset times do not show.
+    fn notes(&self) -> Vec<String> {
+        let unsent = |line: &String| format!("{line}; by loss lacks the frames that could not be sent");
+        let none = (self.lost == 0).then(|| "no frame was lost: was the device reset?".to_string());
+        self.unreached.iter().map(unsent).chain(none).chain(self.errors()).collect()
+    }
+
     /// Returns why the reset time is not known.
     fn errors(&self) -> Vec<String> {
         let no_recovery =
@@ -414,6 +423,7 @@ impl Tester<'_> {
                 by_loss: times.pairs.iter().map(|(_, counts)| seconds(counts)).fold(0.0, f64::max),
                 by_time: pause.map(|pause| pause.nanoseconds as f64 / 1e9),
                 failure,
+                unreached: times.shortfall.as_ref().map(|shortfall| shortfall.line()),
             }
         }))
     }

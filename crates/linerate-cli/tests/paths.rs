@@ -319,6 +319,16 @@ fn a_reset_takes_its_known_time() {
         (by_loss - known).abs() < 0.1 && (by_time - known).abs() < 0.1
     });
     assert!(is_good || is_busy, "never within 0.1 s of the time");
+    // While the link is down, frames cannot be sent; the interfaces of the router keep their addresses.
+    let (code, found, errors) = run("ip link set r0 down; sleep 1.5; ip link set r0 up");
+    let warnings = found["warnings"].to_string();
+    assert!(
+        code == Some(0) && warnings.contains("by loss lacks the frames that could not be sent"),
+        "{found} {errors}"
+    );
+    let (code, found, errors) = run("true");
+    let warnings = found["warnings"].to_string();
+    assert!(code == Some(0) && warnings.contains("no frame was lost: was the device reset?"), "{found} {errors}");
     let (code, found, errors) = run("exit 3");
     assert!(code == Some(1) && errors.contains("the reset command failed: exit status: 3"), "{found} {errors}");
     let (code, found, errors) = run(&format!("echo 0 >{forward}"));

@@ -197,9 +197,9 @@ impl Tester<'_> {
                     number(reset.by_time, 3),
                 ])
             };
-            let errors = |row: &Row| {
-                let errors = row.reset.as_ref().map(|reset| reset.errors()).unwrap_or_default();
-                errors.into_iter().map(|error| format!("{} bytes: {error}", row.size)).collect::<Vec<_>>()
+            let notes = |row: &Row| {
+                let notes = row.reset.as_ref().map(|reset| reset.notes()).unwrap_or_default();
+                notes.into_iter().map(|note| format!("{} bytes: {note}", row.size)).collect::<Vec<_>>()
             };
             sections.push(Section {
                 name: "reset",
@@ -210,7 +210,7 @@ impl Tester<'_> {
                         .to_string(),
                 columns: vec!["bytes", "sent, packets/s", "lost", "by loss, s", "by time, s"],
                 rows: rows.iter().filter_map(cells).collect(),
-                warnings: rows.iter().flat_map(errors).collect(),
+                warnings: rows.iter().flat_map(notes).collect(),
                 ..Section::default()
             });
         }
