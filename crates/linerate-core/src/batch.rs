@@ -4,6 +4,7 @@
 mod copies;
 mod segments;
 mod sort;
+mod store;
 mod taken;
 
 use std::ops::Range;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 
 pub use copies::Copied;
 pub use segments::Segmented;
+pub use store::{Store, Stored};
 pub use taken::Taken;
 
 use crate::memory::{Cache, Pool, View};

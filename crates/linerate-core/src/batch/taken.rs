@@ -9,10 +9,10 @@ use crate::slot::Slot;
 /// [`Batch::push_packet`] moves it to another batch; [`put_back`](Taken::put_back) returns it to its batch. Dropping it
 /// frees its buffers.
 pub struct Taken<'a> {
-    batch: &'a mut Batch,
+    pub(super) batch: &'a mut Batch,
     /// The packet's count of slots. They stay at the batch's front until the packet is moved or dropped, so a forgotten
     /// packet remains in the batch.
-    slots: usize,
+    pub(super) slots: usize,
 }
 
 impl Taken<'_> {
