@@ -1,0 +1,109 @@
+//! Counts of packets that a link dropped or changed, by cause.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A cause for which a link counts packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Event {
+    /// Lost, as configured.
+    Lost,
+    /// Dropped because the queue of the rate was full.
+    QueueFull,
+    /// Dropped by CoDel.
+    Codel,
+    /// Marked by CoDel instead of dropped.
+    Marked,
+    /// One bit was inverted.
+    Corrupted,
+    /// The end was cut off.
+    Truncated,
+    /// Repeated.
+    Duplicated,
+    /// Overtaken by the next packet.
+    Reordered,
+    /// How often the link held as many packets as it can, and accepted no more until one left.
+    Stalled,
+}
+
+impl Event {
+    /// All events.
+    pub const ALL: [Event; 9] = [
+        Event::Lost,
+        Event::QueueFull,
+        Event::Codel,
+        Event::Marked,
+        Event::Corrupted,
+        Event::Truncated,
+        Event::Duplicated,
+        Event::Reordered,
+        Event::Stalled,
+    ];
+
+    /// Returns the event's name, for programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Event::Lost => "lost",
+            Event::QueueFull => "queue_full",
+            Event::Codel => "codel",
+            Event::Marked => "marked",
+            Event::Corrupted => "corrupted",
+            Event::Truncated => "truncated",
+            Event::Duplicated => "duplicated",
+            Event::Reordered => "reordered",
+            Event::Stalled => "stalled",
+        }
+    }
+
+    /// Returns whether the packets of this event were dropped.
+    pub fn is_drop(self) -> bool {
+        matches!(self, Event::Lost | Event::QueueFull | Event::Codel)
+    }
+}
+
+/// The counters of one or more lines, and what they hold. Any thread may read them.
+#[derive(Default)]
+pub struct Counters {
+    events: [AtomicU64; Event::ALL.len()],
+    held: AtomicU64,
+    queued_bytes: AtomicU64,
+}
+
+impl Counters {
+    /// Counts an event.
+    #[inline]
+    pub(crate) fn count(&self, event: Event) {
+        self.events[event as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Replaces what one line holds.
+    #[inline]
+    pub(crate) fn hold(&self, [held_before, held]: [u64; 2], [queued_before, queued]: [u64; 2]) {
+        if held != held_before {
+            self.held.fetch_add(held.wrapping_sub(held_before), Ordering::Relaxed);
+        }
+        if queued != queued_before {
+            self.queued_bytes.fetch_add(queued.wrapping_sub(queued_before), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns how often an event occurred.
+    pub fn get(&self, event: Event) -> u64 {
+        self.events[event as usize].load(Ordering::Relaxed)
+    }
+
+    /// Returns the count of packets that were dropped, for any cause.
+    pub fn dropped(&self) -> u64 {
+        Event::ALL.iter().filter(|event| event.is_drop()).map(|event| self.get(*event)).sum()
+    }
+
+    /// Returns the count of slots that wait in queues and delays.
+    pub fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes that wait in queues.
+    pub fn queued_bytes(&self) -> u64 {
+        self.queued_bytes.load(Ordering::Relaxed)
+    }
+}

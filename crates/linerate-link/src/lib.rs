@@ -1,0 +1,26 @@
+//! An emulated link: packets are delayed, queued at a rate, lost, damaged, repeated and reordered.
+//!
+//! - [`Line`]: one direction; holds packets and releases them when they arrive at the other end
+//! - [`Parameters`]: what a line does; set by options with units ([`quantity`])
+//! - [`delay`]: constant and random delays; [`loss`]: which packets are lost
+//! - [`transmitter`]: when the frames of a queue have been sent; [`codel`]: drops frames that wait too long
+//! - [`schedule`]: parameters that change over time
+//! - [`port`]: the ports `link:PORT` and `faulty:PORT`, which wrap another port
+
+#![forbid(unsafe_code)]
+#![warn(rustdoc::broken_intra_doc_links)]
+
+pub mod codel;
+mod counts;
+pub mod delay;
+mod line;
+pub mod loss;
+mod parameters;
+pub mod quantity;
+pub mod schedule;
+pub mod transmitter;
+
+pub use counts::{Counters, Event};
+pub use line::Line;
+pub use parameters::{OF_CARDS, OF_OTHERS, Overhead, Parameters, Refused};
+pub use schedule::Schedule;

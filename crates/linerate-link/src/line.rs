@@ -1,0 +1,765 @@
+//! One direction of a link: packets enter, and leave late, or not at all.
+//!
+//! ```text
+//! accept -> losses -> bit errors, truncation, repetition -> queue -> transmitter -> delay -> release
+//!                                                           (CoDel)  (rate)        (reordering)
+//! ```
+//!
+//! All random decisions about a packet are made when it enters, each from a separate sequence of numbers. So the same
+//! seed gives the same decisions for the same packets, whenever these arrive and whatever else is configured.
+//!
+//! Times are nanoseconds since the start of the line. They are computed, not measured: a line that is polled late
+//! releases packets late, but the following packets are not delayed by that.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+
+use linerate_core::batch::MAX_CHAIN;
+use linerate_core::memory::Pool;
+use linerate_core::port::Random;
+use linerate_core::{Batch, Store, Stored, Taken};
+
+use crate::codel::{CodelState, Mark, mark};
+use crate::counts::{Counters, Event};
+use crate::loss::{Chance, Loss, Losses};
+use crate::parameters::Parameters;
+use crate::quantity::Amount;
+use crate::transmitter::{Pace, Transmitter};
+
+/// How long a packet waits to be overtaken.
+const OVERTAKEN_WITHIN: u64 = 10_000_000;
+
+/// One direction of a link.
+///
+/// ```
+/// # fn main() -> linerate::Result<()> {
+/// use linerate::Batch;
+/// use linerate::link::{Line, Parameters};
+///
+/// # let [port] = linerate::open(["null:"])?;
+/// # let (mut batch, mut arrived) = (Batch::new(), Batch::new());
+/// # (1..=2).for_each(|n| assert!(batch.push(port.pool(), &[n; 1000])));
+/// let options = [("delay", "20ms"), ("rate", "8Mbit"), ("queue", "100kB")];
+/// let parameters = Parameters::of(options).unwrap();
+/// let mut line = Line::new(&parameters, port.pool(), 0);
+/// line.accept(0, &mut batch);
+/// assert_eq!(line.next_event(), Some(21_000_000)); // 1 ms for the 1,000 bytes, and 20 ms
+/// line.release(21_000_000, &mut arrived);
+/// assert_eq!((arrived.len(), line.held()), (1, 1));
+/// # Ok(()) }
+/// ```
+pub struct Line {
+    parameters: Parameters,
+    losses: Losses,
+    faults: Faults,
+    transmitter: Option<Transmitter>,
+    codel: CodelState,
+    random: Sequences,
+    /// Waiting for the transmitter. The first is being sent, if its time has come.
+    queue: VecDeque<Queued>,
+    queued_bytes: u64,
+    /// Whether CoDel has decided about the first packet of the queue.
+    is_decided: bool,
+    /// In the order of arrival at the other end.
+    flight: VecDeque<Flying>,
+    /// Packets that arrive before others that left earlier.
+    early: BinaryHeap<Reverse<Flying>>,
+    last_due: u64,
+    /// The number of the next packet in flight.
+    number: u64,
+    /// A packet that the next one overtakes.
+    overtaken: Option<Flying>,
+    store: Store,
+    /// Packets that have entered, but wait for room in the store.
+    ready: Batch,
+    pool: Arc<Pool>,
+    /// The next step of the schedule.
+    next_step: u64,
+    is_stalled: bool,
+    counters: Arc<Counters>,
+    /// The slots and bytes that the counters include for this line.
+    reported: [u64; 2],
+}
+
+/// A sequence of random numbers for each kind of decision.
+struct Sequences {
+    loss: Random,
+    faults: Random,
+    delay: Random,
+}
+
+/// The chances of faults.
+#[derive(Clone, Copy, Default)]
+struct Faults {
+    corrupt: Chance,
+    truncate: Chance,
+    duplicate: Chance,
+    reorder: Chance,
+}
+
+struct Queued {
+    stored: Stored,
+    /// Bytes on the wire.
+    len: u64,
+    entered: u64,
+    delay: u64,
+    is_overtaken: bool,
+}
+
+/// A packet that arrives at the time `due`. Of two packets with the same time, the one with the lower number is first.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Flying {
+    due: u64,
+    number: u64,
+    stored: Stored,
+}
+
+impl Line {
+    /// Creates a line at time 0 for packets of a pool. Lines with the same seed and other `stream` numbers make other
+    /// decisions.
+    pub fn new(parameters: &Parameters, pool: &Arc<Pool>, stream: u64) -> Line {
+        Line::with_counters(parameters, pool, stream, Arc::default())
+    }
+
+    /// As [`new`](Line::new), with counters that other lines may share.
+    pub fn with_counters(parameters: &Parameters, pool: &Arc<Pool>, stream: u64, counters: Arc<Counters>) -> Line {
+        let sequence = |number: u64| Random::new(parameters.seed, 4 * stream + number);
+        let mut random = Sequences { loss: sequence(1), faults: sequence(2), delay: sequence(3) };
+        let capacity = parameters.capacity();
+        let mut ready = Batch::with_capacity(2 * MAX_CHAIN);
+        ready.bind_if_unbound(pool);
+        Line {
+            losses: Losses::new(&parameters.loss, parameters.bit_errors, &mut random.loss),
+            faults: Faults::of(parameters),
+            transmitter: parameters.pace.clone().map(Transmitter::new),
+            codel: CodelState::default(),
+            random,
+            queue: VecDeque::with_capacity(if parameters.pace.is_some() { capacity } else { 0 }),
+            queued_bytes: 0,
+            is_decided: false,
+            flight: VecDeque::with_capacity(capacity),
+            early: BinaryHeap::with_capacity(if parameters.keeps_order { 0 } else { capacity }),
+            last_due: 0,
+            number: 0,
+            overtaken: None,
+            store: Store::new(pool, capacity + MAX_CHAIN),
+            ready,
+            pool: pool.clone(),
+            next_step: 0,
+            is_stalled: false,
+            counters,
+            reported: [0, 0],
+            parameters: parameters.clone(),
+        }
+    }
+
+    /// Takes packets from the front of `batch`, as many as there is room for. Returns the count of slots taken.
+    pub fn accept(&mut self, now: u64, batch: &mut Batch) -> usize {
+        self.advance(now);
+        let before = batch.len();
+        self.enter_ready(now);
+        let is_simple = batch.is_already_of(&self.pool) && !self.faults.change_packets();
+        while self.ready.is_empty() {
+            if !self.has_room() {
+                break;
+            }
+            let Some(mut packet) = batch.take() else { break };
+            let len = packet.packet().len();
+            if self.losses.occurs(len, &mut self.random.loss) {
+                self.counters.count(Event::Lost);
+                continue;
+            }
+            if is_simple {
+                if let Err(packet) = self.enter(now, len, packet) {
+                    packet.put_back(); // impossible: there is room
+                    break;
+                }
+                continue;
+            }
+            if let Err(packet) = self.ready.push_packet(packet) {
+                // No buffer for a copy of a packet of another region. The decision about its loss is repeated.
+                packet.put_back();
+                break;
+            }
+            self.inject(len);
+            self.enter_ready(now);
+        }
+        self.report();
+        before - batch.len()
+    }
+
+    /// Appends the packets that have arrived at the other end until `now` to `batch`, as many as fit. Returns the count
+    /// of slots.
+    pub fn release(&mut self, now: u64, batch: &mut Batch) -> usize {
+        self.advance(now);
+        let before = batch.len();
+        loop {
+            let in_order = self.flight.front().map(|first| first.due);
+            let is_early = match (self.early.peek(), in_order) {
+                (Some(Reverse(early)), Some(due)) => early.due < due,
+                (early, _) => early.is_some(),
+            };
+            let due = if is_early { self.early.peek().map(|early| early.0.due) } else { in_order };
+            if due.is_none_or(|due| due > now) {
+                break;
+            }
+            let next = if is_early { self.early.pop().map(|early| early.0) } else { self.flight.pop_front() };
+            let Some(Flying { due, number, stored }) = next else { break };
+            if let Err(stored) = self.store.move_to(stored, batch) {
+                // The batch is full. The packet stays the first.
+                self.flight.push_front(Flying { due, number, stored });
+                break;
+            }
+        }
+        if self.has_room() {
+            self.is_stalled = false;
+        }
+        self.report();
+        batch.len() - before
+    }
+
+    /// Returns the time at which the next packet arrives at the other end, if none enters before.
+    pub fn next_event(&self) -> Option<u64> {
+        let sent = self.transmitter.as_ref().zip(self.queue.front()).map(|(transmitter, first)| {
+            transmitter.end(transmitter.start(first.entered), first.len).saturating_add(first.delay)
+        });
+        let flight = self.flight.front().map(|first| first.due);
+        let early = self.early.peek().map(|early| early.0.due);
+        let overtaken = self.overtaken.as_ref().map(|overtaken| overtaken.due.saturating_add(OVERTAKEN_WITHIN));
+        [sent, flight, early, overtaken].into_iter().flatten().min()
+    }
+
+    /// Changes the parameters at `now`. Packets in the line keep their delays; the rest of a queue is sent at the new
+    /// rate. The seed and the memory stay as they were.
+    pub fn change(&mut self, parameters: &Parameters, now: u64) {
+        self.advance(now);
+        let (seed, packets) = (self.parameters.seed, self.parameters.packets);
+        if parameters.loss != self.parameters.loss || parameters.bit_errors != self.parameters.bit_errors {
+            self.losses = Losses::new(&parameters.loss, parameters.bit_errors, &mut self.random.loss);
+        }
+        self.faults = Faults::of(parameters);
+        if parameters.schedule != self.parameters.schedule {
+            self.next_step = 0;
+        }
+        self.set_pace(parameters.pace.clone(), now);
+        self.parameters = Parameters { seed, packets, ..parameters.clone() };
+        self.advance(now);
+        self.report();
+    }
+
+    /// Returns the current parameters, with the changes of the schedule.
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// Returns the counters.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// Returns the count of slots in the line.
+    pub fn held(&self) -> usize {
+        self.store.len() + self.ready.len()
+    }
+
+    /// Returns the count of buffers in the line, including free ones that have not been returned to the pool.
+    pub fn buffers(&self) -> usize {
+        self.store.buffers() + self.ready.len() + self.ready.cached()
+    }
+
+    /// Returns whether there is room for any packet and its duplicate.
+    fn has_room(&mut self) -> bool {
+        let has_room = self.store.capacity() - self.store.len() >= MAX_CHAIN;
+        if !has_room && !self.is_stalled {
+            self.is_stalled = true;
+            self.counters.count(Event::Stalled);
+        }
+        has_room
+    }
+
+    /// Injects faults into the packet of `len` bytes in `ready`.
+    fn inject(&mut self, len: usize) {
+        let (faults, random) = (self.faults, &mut self.random.faults);
+        if faults.corrupt.occurs(random) {
+            let (at, bit) = (random.below(len as u64) as usize, random.below(8));
+            invert(self.ready.slots_mut(), at, 1 << bit);
+            self.counters.count(Event::Corrupted);
+        }
+        let short = (len > 1 && faults.truncate.occurs(random)).then(|| 1 + random.below(len as u64 - 1) as usize);
+        let is_duplicated = faults.duplicate.occurs(random);
+        if short.is_none() && !is_duplicated {
+            return;
+        }
+        let (mut bytes, mut offload, mut time) = (Vec::with_capacity(len), None, None);
+        for packet in self.ready.packets() {
+            packet.append_to(&mut bytes);
+            (offload, time) = (packet.offload(), packet.timestamp());
+        }
+        let (ready, pool) = (&mut self.ready, &self.pool);
+        let push = |ready: &mut Batch, bytes: &[u8]| {
+            let is_pushed = ready.push_parts(pool, bytes.len(), std::iter::once(bytes), offload);
+            time.filter(|_| is_pushed).into_iter().for_each(|time| ready.stamp_last(time));
+            is_pushed
+        };
+        if let Some(short) = short {
+            bytes.truncate(short);
+            ready.clear();
+            // If no buffer is free, the packet is lost.
+            let event = if push(ready, &bytes) { Event::Truncated } else { Event::Lost };
+            self.counters.count(event);
+        }
+        if is_duplicated && !ready.is_empty() && push(ready, &bytes) {
+            self.counters.count(Event::Duplicated);
+        }
+    }
+
+    /// Lets the packets of `ready` enter.
+    fn enter_ready(&mut self, now: u64) {
+        if self.ready.is_empty() {
+            return;
+        }
+        let mut ready = std::mem::take(&mut self.ready);
+        while self.has_room()
+            && let Some(mut packet) = ready.take()
+        {
+            let len = packet.packet().len();
+            if let Err(packet) = self.enter(now, len, packet) {
+                packet.put_back();
+                break;
+            }
+        }
+        self.ready = ready;
+    }
+
+    /// Puts a packet of `len` bytes into the queue, or into flight if there is no rate.
+    fn enter<'a>(&mut self, now: u64, len: usize, packet: Taken<'a>) -> Result<(), Taken<'a>> {
+        // Drawn for each packet, also for one that finds the queue full.
+        let delay = self.parameters.delay.sample(&mut self.random.delay);
+        let is_overtaken = self.faults.reorder.occurs(&mut self.random.faults);
+        if self.transmitter.is_none() {
+            let stored = self.store.put(packet)?;
+            self.fly(now, stored, delay, is_overtaken);
+            return Ok(());
+        }
+        let len = self.parameters.overhead.of(len);
+        if !self.queue_has_room(len) {
+            self.counters.count(Event::QueueFull);
+            drop(packet);
+            return Ok(());
+        }
+        let stored = self.store.put(packet)?;
+        self.queued_bytes += len;
+        self.queue.push_back(Queued { stored, len, entered: now, delay, is_overtaken });
+        Ok(())
+    }
+
+    /// Returns whether a packet of `len` bytes fits into the queue, in addition to the packet that is being sent.
+    fn queue_has_room(&self, len: u64) -> bool {
+        let Some(sending) = self.queue.front().map(|first| first.len) else { return true };
+        let (packets, bytes) = (self.queue.len() as u64 - 1, self.queued_bytes - sending);
+        match self.parameters.queue {
+            None => true,
+            Some(Amount::Packets(most)) => packets < most,
+            Some(Amount::Bytes(most)) => bytes + len <= most,
+            Some(Amount::Time(most)) => {
+                let rate = self.transmitter.as_ref().map_or(1, |transmitter| transmitter.pace().mean_rate());
+                u128::from(bytes + len) * 8_000_000_000 <= u128::from(most) * u128::from(rate)
+            }
+        }
+    }
+
+    /// Sends packets of the queue until `now`, and makes the changes of the schedule at their times.
+    #[inline]
+    fn advance(&mut self, now: u64) {
+        while let Some(step) = self.parameters.schedule.as_ref().and_then(|schedule| schedule.step(self.next_step))
+            && step.time <= now
+        {
+            self.transmit(step.time);
+            self.next_step += 1;
+            if let Some(rate) = step.rate {
+                self.parameters.pace = Some(Pace::Rate(rate));
+                self.set_pace(self.parameters.pace.clone(), step.time);
+            }
+            if let Some(delay) = step.delay {
+                self.parameters.delay.mean = delay;
+            }
+            if let Some(loss) = step.loss {
+                self.parameters.loss = Loss::Independent(loss);
+                self.losses = Losses::new(&self.parameters.loss, self.parameters.bit_errors, &mut self.random.loss);
+            }
+        }
+        self.transmit(now);
+        if self.overtaken.as_ref().is_some_and(|overtaken| overtaken.due.saturating_add(OVERTAKEN_WITHIN) <= now) {
+            self.release_overtaken(0);
+        }
+    }
+
+    /// Sends packets of the queue until `now`.
+    #[inline]
+    fn transmit(&mut self, now: u64) {
+        while let (Some(transmitter), Some(first)) = (&mut self.transmitter, self.queue.front()) {
+            let (start, len) = (transmitter.start(first.entered), first.len);
+            if start > now {
+                return;
+            }
+            if let Some(codel) = self.parameters.codel.filter(|_| !self.is_decided) {
+                self.is_decided = true;
+                let (sojourn, backlog) = (start - first.entered, self.queued_bytes - len);
+                if self.codel.drops(&codel, start, sojourn, backlog) && !self.mark_first(codel.ecn) {
+                    self.counters.count(Event::Codel);
+                    if let Some(first) = self.leave_queue() {
+                        self.store.drop_packet(first.stored);
+                    }
+                    continue;
+                }
+            }
+            let Some(transmitter) = &mut self.transmitter else { return };
+            let Some(sent) = transmitter.send(start, len, now) else { return };
+            if let Some(Queued { stored, delay, is_overtaken, .. }) = self.leave_queue() {
+                self.fly(sent, stored, delay, is_overtaken);
+            }
+        }
+    }
+
+    /// Marks the first packet of the queue if that is wanted and possible.
+    fn mark_first(&mut self, is_wanted: bool) -> bool {
+        let first = self.queue.front().filter(|_| is_wanted).and_then(|first| self.store.first_bytes(&first.stored));
+        let is_marked = first.is_some_and(|bytes| mark(bytes) == Mark::Marked);
+        if is_marked {
+            self.counters.count(Event::Marked);
+        }
+        is_marked
+    }
+
+    fn leave_queue(&mut self) -> Option<Queued> {
+        self.is_decided = false;
+        let first = self.queue.pop_front()?;
+        self.queued_bytes -= first.len;
+        Some(first)
+    }
+
+    /// Lets a packet fly that was sent at `sent`.
+    #[inline]
+    fn fly(&mut self, sent: u64, stored: Stored, delay: u64, is_overtaken: bool) {
+        let mut due = sent.saturating_add(delay);
+        if self.parameters.keeps_order {
+            due = due.max(self.last_due);
+        }
+        self.number += 1;
+        let flying = Flying { due, number: self.number, stored };
+        if is_overtaken && self.overtaken.is_none() {
+            self.counters.count(Event::Reordered);
+            self.overtaken = Some(flying);
+            return;
+        }
+        self.arrive(flying);
+        if self.overtaken.is_some() {
+            self.release_overtaken(due);
+        }
+    }
+
+    /// Lets the overtaken packet arrive, not before `after`.
+    fn release_overtaken(&mut self, after: u64) {
+        if let Some(flying) = self.overtaken.take() {
+            self.number += 1;
+            self.arrive(Flying { due: flying.due.max(after), number: self.number, ..flying });
+        }
+    }
+
+    /// Appends a packet to those in flight, or to the early ones if it arrives before them.
+    #[inline]
+    fn arrive(&mut self, flying: Flying) {
+        self.last_due = self.last_due.max(flying.due);
+        match self.flight.back() {
+            Some(last) if last.due > flying.due => self.early.push(Reverse(flying)),
+            _ => self.flight.push_back(flying),
+        }
+    }
+
+    fn set_pace(&mut self, pace: Option<Pace>, now: u64) {
+        let sending = self.transmitter.as_ref().zip(self.queue.front());
+        let sending = sending.map(|(transmitter, first)| (transmitter.start(first.entered), first.len));
+        match (pace, &mut self.transmitter) {
+            (Some(pace), Some(transmitter)) if *transmitter.pace() != pace => transmitter.change(pace, now, sending),
+            (Some(pace), none @ None) => *none = Some(Transmitter::new(pace)),
+            (Some(_), Some(_)) => {}
+            (None, _) => {
+                self.transmitter = None;
+                // Without a rate, the queue is empty.
+                while let Some(Queued { stored, delay, is_overtaken, .. }) = self.leave_queue() {
+                    self.fly(now, stored, delay, is_overtaken);
+                }
+            }
+        }
+    }
+
+    /// Updates what the counters say that the line holds.
+    #[inline]
+    fn report(&mut self) {
+        let [held_before, queued_before] = self.reported;
+        let (held, queued) = (self.held() as u64, self.queued_bytes);
+        self.counters.hold([held_before, held], [queued_before, queued]);
+        self.reported = [held, queued];
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let [held, queued] = self.reported;
+        self.counters.hold([held, 0], [queued, 0]);
+    }
+}
+
+impl Faults {
+    fn of(parameters: &Parameters) -> Faults {
+        let Parameters { corrupt, truncate, duplicate, reorder, .. } = *parameters;
+        Faults {
+            corrupt: Chance::new(corrupt),
+            truncate: Chance::new(truncate),
+            duplicate: Chance::new(duplicate),
+            reorder: Chance::new(of_candidates(reorder)),
+        }
+    }
+
+    /// Returns whether the bytes or the number of packets may change.
+    fn change_packets(&self) -> bool {
+        [self.corrupt, self.truncate, self.duplicate].iter().any(|chance| chance.is_possible())
+    }
+}
+
+/// Returns the probability of holding a packet back so that `wanted` of all packets are overtaken. At most half can be,
+/// since the overtaking packet is not held back itself.
+fn of_candidates(wanted: f64) -> f64 {
+    if wanted >= 0.5 { 1.0 } else { wanted / (1.0 - wanted) }
+}
+
+/// Inverts `bits` of the byte at offset `at`.
+fn invert<'a>(segments: impl Iterator<Item = &'a mut [u8]>, mut at: usize, bits: u8) {
+    for segment in segments {
+        match segment.get_mut(at) {
+            Some(byte) => return *byte ^= bits,
+            None => at -= segment.len(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_core::memory::{PageSize, Pages, Region, RegionOptions};
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn pool(buffers: usize) -> Arc<Pool> {
+        let pages = Pages::Only(PageSize::Ordinary);
+        Pool::new(Region::new(&RegionOptions { buffers, buffer_size: 512, pages, numa_node: None }).unwrap())
+    }
+
+    fn line(pool: &Arc<Pool>, options: &[(&'static str, &'static str)]) -> Line {
+        Line::new(&Parameters::of(options.iter().copied()).unwrap(), pool, 0)
+    }
+
+    /// Lets packets of these numbers, with 100 bytes each, enter at `now`.
+    fn enter(line: &mut Line, now: u64, numbers: impl IntoIterator<Item = u32>) {
+        let pool = line.pool.clone();
+        let mut batch = Batch::new();
+        for number in numbers {
+            let bytes = [&number.to_be_bytes()[..], &[0; 96]].concat();
+            assert!(batch.push(&pool, &bytes));
+            line.accept(now, &mut batch);
+            assert!(batch.is_empty(), "{number} does not enter");
+        }
+    }
+
+    /// Returns the numbers and times of the packets that arrive until `end`, polled whenever something happens.
+    fn arrivals(line: &mut Line, end: u64) -> Vec<(u32, u64)> {
+        let (mut batch, mut arrivals) = (Batch::with_capacity(3), Vec::new());
+        while let Some(now) = line.next_event().filter(|now| *now <= end) {
+            line.release(now, &mut batch);
+            for packet in batch.packets() {
+                arrivals.push((u32::from_be_bytes(packet[..4].try_into().unwrap()), now));
+            }
+            batch.clear();
+        }
+        arrivals
+    }
+
+    fn numbers(arrivals: &[(u32, u64)]) -> Vec<u32> {
+        arrivals.iter().map(|(number, _)| *number).collect()
+    }
+
+    #[test]
+    fn packets_arrive_after_rate_and_delay() {
+        let pool = pool(1024);
+        let mut line = line(&pool, &[("delay", "20ms"), ("rate", "800kbit"), ("queue", "10p")]);
+        enter(&mut line, 0, 0..3);
+        enter(&mut line, 10 * MS, 3..5);
+        let wanted = [(0, 21 * MS), (1, 22 * MS), (2, 23 * MS), (3, 31 * MS), (4, 32 * MS)];
+        assert_eq!(arrivals(&mut line, u64::MAX), wanted);
+        // A late poll does not delay the following packets.
+        enter(&mut line, 100 * MS, 5..7);
+        let mut batch = Batch::new();
+        assert_eq!((line.release(120 * MS, &mut batch), line.release(150 * MS, &mut batch)), (0, 2));
+        drop((line, batch));
+        assert_eq!(pool.available(), 1024);
+    }
+
+    #[test]
+    fn a_full_queue_drops_its_tail() {
+        for (queue, accepted) in [("10p", 11), ("1kB", 11), ("1050B", 11), ("10ms", 11), ("1p", 2)] {
+            let pool = pool(1024);
+            let mut line = line(&pool, &[("rate", "800kbit"), ("queue", queue)]);
+            enter(&mut line, 0, 0..100);
+            assert_eq!(line.counters().queued_bytes(), 100 * accepted);
+            // The packet that is sent makes room for the next.
+            enter(&mut line, MS, 100..102);
+            let found = numbers(&arrivals(&mut line, u64::MAX));
+            let wanted: Vec<u32> = (0..accepted as u32).chain([100]).collect();
+            assert_eq!(found, wanted, "{queue}");
+            let counters = line.counters().clone();
+            assert_eq!(counters.get(Event::QueueFull), 102 - wanted.len() as u64, "{queue}");
+            assert_eq!([counters.held(), counters.queued_bytes()], [0, 0]);
+        }
+    }
+
+    #[test]
+    fn order_is_kept_unless_it_is_not_wanted() {
+        for (order, is_kept) in [("on", true), ("off", false)] {
+            let pool = pool(4096);
+            let mut line = line(&pool, &[("delay", "20ms"), ("jitter", "10ms"), ("order", order)]);
+            (0..1000).for_each(|n| enter(&mut line, u64::from(n) * 10_000, [n]));
+            let arrivals = arrivals(&mut line, u64::MAX);
+            assert!(arrivals.is_sorted_by_key(|(_, time)| *time));
+            let mut found = numbers(&arrivals);
+            assert_eq!(found.is_sorted(), is_kept);
+            found.sort_unstable();
+            assert_eq!(found, (0..1000).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn the_next_packet_overtakes() {
+        let pool = pool(1024);
+        let mut line = line(&pool, &[("reorder", "50%")]);
+        enter(&mut line, 0, 0..3);
+        assert_eq!(numbers(&arrivals(&mut line, 9 * MS)), [1, 0]);
+        // No other packet comes.
+        assert_eq!(arrivals(&mut line, u64::MAX), [(2, 10 * MS)]);
+        assert_eq!(line.counters().get(Event::Reordered), 2);
+    }
+
+    #[test]
+    fn repeated_and_damaged_packets_are_counted() {
+        let pool = pool(4096);
+        let faults = [("duplicate", "10%"), ("truncate", "10%"), ("corrupt", "10%"), ("loss", "10%")];
+        let options = [&faults[..], &[("packets", "2000")]].concat();
+        let mut line = line(&pool, &options);
+        enter(&mut line, 0, 0..1000);
+        let (mut batch, mut lens, mut damaged) = (Batch::with_capacity(2000), Vec::new(), 0);
+        line.release(0, &mut batch);
+        for packet in batch.packets() {
+            lens.push(packet.len());
+            damaged += usize::from(packet.iter().skip(4).any(|byte| *byte != 0));
+        }
+        let [lost, corrupted, truncated, duplicated] =
+            [Event::Lost, Event::Corrupted, Event::Truncated, Event::Duplicated]
+                .map(|event| line.counters().get(event));
+        assert_eq!(lens.len() as u64, 1000 - lost + duplicated);
+        assert!([lost, corrupted, truncated, duplicated].iter().all(|count| (50..200).contains(count)));
+        // A truncated packet may be repeated, and the inverted bit may be in the number or in the part cut off.
+        assert!(lens.iter().filter(|len| **len < 100).count() as u64 >= truncated && damaged > 50);
+        drop((line, batch));
+        assert_eq!(pool.available(), 4096);
+    }
+
+    /// The times of packets, and faults that are added, do not change the other decisions of a seed.
+    #[test]
+    fn decisions_depend_only_on_the_seed() {
+        let run = |options: &[(&'static str, &'static str)], step: u64| {
+            let pool = pool(4096);
+            let mut line = line(&pool, &[options, &[("packets", "2000")]].concat());
+            (0..1000).for_each(|n| enter(&mut line, u64::from(n) * step, [n]));
+            numbers(&arrivals(&mut line, u64::MAX))
+        };
+        let first = run(&[("loss", "10%")], 0);
+        assert_eq!(run(&[("loss", "10%"), ("delay", "5ms"), ("jitter", "5ms")], 777), first);
+        assert_eq!(run(&[("loss", "10%"), ("corrupt", "0%"), ("rate", "1Gbit"), ("queue", "1000p")], 5), first);
+        assert_ne!(run(&[("loss", "10%"), ("seed", "2")], 0), first);
+    }
+
+    /// A line that holds as many packets as it can leaves the others to the caller.
+    #[test]
+    fn a_full_line_loses_nothing() {
+        let pool = pool(4096);
+        let mut line = line(&pool, &[("delay", "1s"), ("packets", "256")]);
+        let mut batch = Batch::with_capacity(1000);
+        (0..1000).for_each(|_| assert!(batch.push(&pool, &[0; 60])));
+        line.accept(0, &mut batch);
+        let held = line.held();
+        assert_eq!((held + batch.len(), line.counters().get(Event::Stalled)), (1000, 1));
+        assert!(held >= 256);
+        let mut arrived = Batch::with_capacity(1000);
+        line.release(1000 * MS, &mut arrived);
+        line.accept(1000 * MS, &mut batch);
+        assert_eq!((arrived.len(), line.counters().dropped()), (held, 0));
+        drop((line, batch, arrived));
+        assert_eq!(pool.available(), 4096);
+    }
+
+    #[test]
+    fn a_schedule_changes_the_line_at_its_times() {
+        let pool = pool(1024);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "time,rate,delay,loss\n0,800kbit,10ms,\n5ms,80kbit,,\n100ms,,0,100%\n").unwrap();
+        let path = file.path().to_str().unwrap();
+        let parameters = Parameters::of([("schedule", path), ("queue", "10p")]).unwrap();
+        let mut line = Line::new(&parameters, &pool, 0);
+        enter(&mut line, 2 * MS, 0..4);
+        // 1 ms each, until 5 ms; the last has 10 ms.
+        assert_eq!(arrivals(&mut line, 50 * MS), [(0, 13 * MS), (1, 14 * MS), (2, 15 * MS), (3, 25 * MS)]);
+        enter(&mut line, 101 * MS, 4..6);
+        assert_eq!((arrivals(&mut line, u64::MAX).len(), line.counters().get(Event::Lost)), (0, 2));
+    }
+
+    #[test]
+    fn parameters_change_while_packets_wait() {
+        let pool = pool(1024);
+        let mut line = line(&pool, &[("rate", "800kbit"), ("queue", "10p"), ("delay", "1ms")]);
+        enter(&mut line, 0, 0..4);
+        let faster = Parameters::of([("rate", "8Mbit"), ("queue", "10p"), ("delay", "0")]).unwrap();
+        line.change(&faster, MS + MS / 2);
+        // Half of the second packet is left, which takes 50 us. Delays of packets in the line stay.
+        let us = MS / 1000;
+        let wanted = [(0, 2 * MS), (1, 2550 * us), (2, 2650 * us), (3, 2750 * us)];
+        assert_eq!(arrivals(&mut line, u64::MAX), wanted);
+        enter(&mut line, 10 * MS, 4..6);
+        line.change(&Parameters::of([]).unwrap(), 10 * MS); // no rate: the queue is empty at once
+        assert_eq!(arrivals(&mut line, u64::MAX), [(4, 10 * MS), (5, 10 * MS)]);
+    }
+
+    /// A load of 2 % more than the rate for 20 s: CoDel drops as much, after it has found how often.
+    #[test]
+    fn codel_keeps_the_queue_short() {
+        let last_wait = |options: &[(&'static str, &'static str)]| {
+            let pool = pool(8192);
+            let mut line = line(&pool, &[&[("rate", "8Mbit"), ("queue", "1MB")], options].concat());
+            let (mut batch, mut wait) = (Batch::with_capacity(64), 0);
+            for n in 0..204_000u32 {
+                let now = u64::from(n) * 98_039;
+                enter(&mut line, now, [n]);
+                line.release(now, &mut batch);
+                for packet in batch.packets() {
+                    wait = now - u64::from(u32::from_be_bytes(packet[..4].try_into().unwrap())) * 98_039;
+                }
+                batch.clear();
+            }
+            (wait / MS, line.counters().get(Event::Codel))
+        };
+        let (wait, drops) = last_wait(&[]);
+        assert!(wait > 350 && drops == 0, "{wait} ms, {drops}");
+        let (wait, drops) = last_wait(&[("aqm", "codel")]);
+        assert!(wait < 60 && drops > 1000, "{wait} ms, {drops}");
+    }
+}
