@@ -33,7 +33,7 @@ impl CodelState {
     const MAXPACKET: u64 = 1514;
 
     /// Decides whether to drop or mark the packet that leaves the queue at `now` after waiting for `sojourn`, while
-    /// `backlog` bytes wait behind it. All times are in nanoseconds.
+    /// `backlog` bytes wait after it. All times are in nanoseconds.
     pub fn drops(&mut self, codel: &Codel, now: u64, sojourn: u64, backlog: u64) -> bool {
         let ok_to_drop = self.is_too_late(codel, now, sojourn, backlog);
         if self.dropping {

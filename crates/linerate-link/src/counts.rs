@@ -55,6 +55,21 @@ impl Event {
         }
     }
 
+    /// Returns the words that follow a count of the event, for people.
+    pub fn phrase(self) -> &'static str {
+        match self {
+            Event::Lost => "lost as configured",
+            Event::QueueFull => "dropped by a full queue",
+            Event::Codel => "dropped by CoDel",
+            Event::Marked => "marked by CoDel",
+            Event::Corrupted => "with an inverted bit",
+            Event::Truncated => "truncated",
+            Event::Duplicated => "duplicated",
+            Event::Reordered => "overtaken",
+            Event::Stalled => "times without room for more packets (raise packets=N)",
+        }
+    }
+
     /// Returns whether the packets of this event were dropped.
     pub fn is_drop(self) -> bool {
         matches!(self, Event::Lost | Event::QueueFull | Event::Codel)

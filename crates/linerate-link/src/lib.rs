@@ -5,7 +5,7 @@
 //! - [`delay`]: constant and random delays; [`loss`]: which packets are lost
 //! - [`transmitter`]: when the frames of a queue have been sent; [`codel`]: drops frames that wait too long
 //! - [`schedule`]: parameters that change over time
-//! - [`port`]: the ports `link:PORT` and `faulty:PORT`, which wrap another port
+//! - [`Link`], [`LinkPort`]: the ports `link:PORT` and `faulty:PORT`, which wrap another port
 
 #![forbid(unsafe_code)]
 #![warn(rustdoc::broken_intra_doc_links)]
@@ -16,11 +16,14 @@ pub mod delay;
 mod line;
 pub mod loss;
 mod parameters;
+mod port;
 pub mod quantity;
 pub mod schedule;
+mod timer;
 pub mod transmitter;
 
 pub use counts::{Counters, Event};
 pub use line::Line;
 pub use parameters::{OF_CARDS, OF_OTHERS, Overhead, Parameters, Refused};
+pub use port::{Direction, FAULTY, LINK, Link, LinkPort, of_direction, reserved};
 pub use schedule::Schedule;

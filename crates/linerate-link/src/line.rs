@@ -230,6 +230,11 @@ impl Line {
         [sent, flight, early, overtaken].into_iter().flatten().min()
     }
 
+    /// Lets a packet arrive at its time that waits for another packet to overtake it.
+    pub fn stop_waiting_to_be_overtaken(&mut self) {
+        self.release_overtaken(0);
+    }
+
     /// Changes the parameters at `now`. Packets in the line keep their delays; the rest of a queue is sent at the new
     /// rate. The seed and the memory stay as they were.
     pub fn change(&mut self, parameters: &Parameters, now: u64) {
@@ -693,13 +698,13 @@ mod tests {
     #[test]
     fn a_full_line_loses_nothing() {
         let pool = pool(4096);
-        let mut line = line(&pool, &[("delay", "1s"), ("packets", "256")]);
+        let mut line = line(&pool, &[("delay", "1s"), ("packets", "64")]);
         let mut batch = Batch::with_capacity(1000);
         (0..1000).for_each(|_| assert!(batch.push(&pool, &[0; 60])));
         line.accept(0, &mut batch);
         let held = line.held();
         assert_eq!((held + batch.len(), line.counters().get(Event::Stalled)), (1000, 1));
-        assert!(held >= 256);
+        assert!(held >= 64);
         let mut arrived = Batch::with_capacity(1000);
         line.release(1000 * MS, &mut arrived);
         line.accept(1000 * MS, &mut batch);
@@ -761,5 +766,65 @@ mod tests {
         assert!(wait > 350 && drops == 0, "{wait} ms, {drops}");
         let (wait, drops) = last_wait(&[("aqm", "codel")]);
         assert!(wait < 60 && drops > 1000, "{wait} ms, {drops}");
+    }
+
+    /// 10,000 random changes of the parameters under load: each packet arrives, was dropped for a counted cause, or is
+    /// in the line; and all buffers return.
+    #[test]
+    fn changes_under_load_lose_nothing_that_is_not_counted() {
+        let pool = pool(8192);
+        let mut random = Random::new(1, 9);
+        let mut line = line(&pool, &[("packets", "2000")]);
+        let (mut entering, mut leaving) = (Batch::with_capacity(64), Batch::with_capacity(64));
+        let (mut entered, mut arrived, mut now) = (0u64, 0u64, 0u64);
+        for _ in 0..if cfg!(miri) { 50 } else { 10_000 } {
+            let mut pick = |values: &[&'static str]| values[random.below(values.len() as u64) as usize];
+            let mut options = vec![
+                ("delay", pick(&["0", "1ms", "30ms"])),
+                ("jitter", pick(&["0", "1ms", "10ms"])),
+                ("loss", pick(&["0", "10%"])),
+                ("reorder", pick(&["0", "0", "20%"])),
+                ("duplicate", pick(&["0", "0", "20%"])),
+                ("truncate", pick(&["0", "0", "20%"])),
+                ("order", pick(&["on", "off"])),
+            ];
+            match pick(&["no", "rate", "codel"]) {
+                "rate" => {
+                    options.extend([("rate", pick(&["1Mbit", "100Mbit"])), ("queue", pick(&["5p", "1ms", "50kB"]))])
+                }
+                "codel" => options.extend([("rate", pick(&["1Mbit", "9Mbit"])), ("queue", "1s"), ("aqm", "codel")]),
+                _ => {}
+            }
+            line.change(&Parameters::of(options).unwrap(), now);
+            for _ in 0..random.below(20) {
+                now += random.below(2 * MS);
+                for _ in 0..random.below(20) {
+                    entered += u64::from(entering.push(&pool, &vec![1; 60 + random.below(1000) as usize]));
+                }
+                let before = entering.packets().count();
+                line.accept(now, &mut entering);
+                assert!(entering.packets().count() <= before);
+                line.release(now, &mut leaving);
+                arrived += leaving.packets().count() as u64;
+                leaving.clear();
+            }
+        }
+        line.change(&Parameters::of([]).unwrap(), now);
+        while let Some(next) = line.next_event() {
+            now = now.max(next);
+            line.accept(now, &mut entering);
+            line.release(now, &mut leaving);
+            arrived += leaving.packets().count() as u64;
+            leaving.clear();
+        }
+        let counters = line.counters().clone();
+        let waiting = entering.packets().count() as u64;
+        assert_eq!(entered - waiting + counters.get(Event::Duplicated), arrived + counters.dropped());
+        assert!(
+            cfg!(miri) || arrived > 100_000 && counters.get(Event::Codel) > 0 && counters.get(Event::QueueFull) > 0
+        );
+        assert_eq!(line.held(), 0);
+        drop((line, entering, leaving));
+        assert_eq!((pool.available(), counters.held(), counters.queued_bytes()), (8192, 0, 0));
     }
 }

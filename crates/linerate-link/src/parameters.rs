@@ -24,7 +24,7 @@ const MOST_BY_DEFAULT: usize = 262_144;
 const MOST: usize = 1 << 22;
 
 /// The fewest packets that a line can hold.
-const FEWEST: usize = 4 * MAX_CHAIN;
+const FEWEST: usize = MAX_CHAIN;
 
 /// The shortest frame, without its CRC.
 const SHORTEST_FRAME: usize = 60;
@@ -97,7 +97,7 @@ pub struct Refused {
     pub why: String,
 }
 
-/// The names of all options, with those that need another one behind the colon.
+/// The names of all options, with those that need another one after the colon.
 const NEEDS: [(&str, &str); 10] = [
     ("jitter", "delay"),
     ("distribution", "jitter"),
@@ -282,7 +282,7 @@ impl Parameters {
     }
 
     /// Returns the highest rate in bits per second.
-    fn highest_rate(&self) -> Option<u64> {
+    pub fn highest_rate(&self) -> Option<u64> {
         let steps = self.schedule.iter().flat_map(|schedule| schedule.steps());
         steps.filter_map(|step| step.rate).chain(self.pace.as_ref().map(Pace::mean_rate)).max()
     }
@@ -325,6 +325,11 @@ impl Parameters {
         };
         let needed = || self.needed().unwrap_or_else(without_rate).saturating_add(FEWEST);
         self.packets.unwrap_or_else(needed).clamp(FEWEST, MOST + FEWEST)
+    }
+
+    /// Returns whether packets stay in the line.
+    pub fn holds_packets(&self) -> bool {
+        self.longest_delay() > 0 || self.highest_rate().is_some()
     }
 
     /// As [`capacity_at`](Parameters::capacity_at), for ports of the kernel.
@@ -388,7 +393,7 @@ mod tests {
             (&[("rate", "1M"), ("queue", "1ms"), ("aqm", "codel"), ("target", "1s")], "target", "at most the interval"),
             (&[("rate", "1M"), ("queue", "1ms"), ("overhead", "lots")], "overhead", "ethernet"),
             (&[("trace", "/nonexistent")], "trace", "No such file"),
-            (&[("packets", "3")], "packets", "from 256"),
+            (&[("packets", "3")], "packets", "from 64"),
             (&[("seed", "x")], "seed", "invalid digit"),
             (&[("rate", "100Gbit"), ("queue", "1ms"), ("delay", "10s")], "delay", "GiB"),
         ] {

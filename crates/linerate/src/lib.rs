@@ -31,6 +31,7 @@
 //!   to the threads that poll them; [`Waiter`](port::Waiter): sleeps until packets arrive
 //! - [`Batch`], [`Packet`]: packets to read, change, extend and shorten; [`memory`]: regions and pools
 //! - [`netmap`]: rings of slots, pipes, the switch; [`share`]: a server of ports for other processes
+//! - [`link`]: links with delay, rate, queue and loss
 //! - [`capture`]: capture files; [`filter`]: matches packets by their contents; [`traffic`]: test frames that the
 //!   receiver can identify
 //!
@@ -45,7 +46,7 @@
 //! ```text
 //! linerate-cli (the command)  linerate-netmap, linerate-pcap (objects for LD_PRELOAD, over linerate-preload)
 //! linerate
-//! linerate-machines  linerate-vale  linerate-sim82599
+//! linerate-machines  linerate-vale  linerate-sim82599  linerate-link
 //! linerate-cards  linerate-kernel  linerate-capture  linerate-traffic
 //! linerate-core   linerate-spec
 //! ```
@@ -64,6 +65,7 @@
 //! - `linerate-vale`: [`netmap`], `netmap/vale/port.rs` has the switch's queues; [`share`], `share/server/pump.rs`
 //!   moves packets between processes
 //! - `linerate-sim82599`, here [`sim82599`]: a model of the 82599
+//! - `linerate-link`, here [`link`]: emulated links; `line.rs` follows a packet from one end to the other
 //!
 //! `docs/path.md` explains the code of one packet's path in order; `docs/datapaths.md` lists the calls for each kind of
 //! port.
@@ -78,7 +80,7 @@
 //!   `open/kinds.rs`; a test prints its row for `docs/wires.md`
 //! - An option of a kind: a [`PortOption`](port::PortOption) in its [`Description`](port::Description), read by
 //!   [`PortName::option`](port::PortName::option) when the port opens. Checks, suggestions and help follow from it
-//! - A wrapper around another port: [`Wrapper`](port::Wrapper); `port/faulty.rs` of `linerate-core` is an example
+//! - A wrapper around another port: [`Wrapper`](port::Wrapper); `port.rs` of `linerate-link` is an example
 //! - A driver: `docs/driver.md`; `outside/driver` is an example in a separate workspace
 //! - The other end of a model's cable: [`Wire`](sim82599::Wire)
 //! - Forwarding of a switch: [`Forward`](netmap::Forward)
@@ -100,6 +102,7 @@ pub use linerate_core::{Batch, Error, ErrorKind, HEADROOM, Packet, Packets, Reme
 pub use linerate_core::{filter, memory, packet};
 #[cfg(feature = "kernel")]
 pub use linerate_kernel as kernel;
+pub use linerate_link as link;
 #[cfg(feature = "memif")]
 pub use linerate_machines::memif;
 #[cfg(feature = "vhost")]

@@ -42,7 +42,8 @@ pub struct Ports {
 impl Ports {
     /// Opens ports on one pool that is large enough for all their queues.
     pub fn open(mode: &dyn Mode, names: &[&str], options: &RunOptions) -> Result<Ports, Error> {
-        let parsed = names.iter().map(|name| linerate::parse(name)).collect::<Result<Vec<_>, Error>>()?;
+        let kinds = Options { kinds: options.kinds.clone(), ..Options::default() };
+        let parsed = names.iter().map(|name| kinds.parse(name)).collect::<Result<Vec<_>, Error>>()?;
         check_standard_output(&parsed);
         check_cables(
             &parsed.iter().filter_map(|name| Some((name.model()?, name.option("wire")?))).collect::<Vec<_>>(),
@@ -209,7 +210,8 @@ fn buffer_count(names: &[PortName], options: &RunOptions) -> usize {
     let mut xdp = names.iter().filter(|name| name.is_xdp()).peekable();
     let is_bounded = xdp.peek().is_some() && xdp.all(|name| chosen(name).is_some());
     let least = if is_bounded { LEAST } else { RegionOptions::default().buffers };
-    least.max(2 * rings).next_power_of_two().min(1 << 20)
+    let held = options.held_buffers + names.iter().map(PortName::held_buffers).sum::<usize>();
+    least.max(2 * rings).next_power_of_two().min(1 << 20) + held * queues
 }
 
 /// Allocates memory for the ports' queues, with buffers for the longest frame.
@@ -251,6 +253,7 @@ fn port_options(names: &[PortName], options: &RunOptions, pool: Arc<Pool>) -> Op
             _ => Some(Duration::from_micros(options.throttle.into())),
         },
         timestamps: options.timestamps,
+        kinds: options.kinds.clone(),
         take: options.bind.then_some(TakeFromKernel { access: Access::Either, force: options.force }),
         ..Options::default().with_queues(options.queues)
     }

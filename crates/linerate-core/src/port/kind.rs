@@ -145,6 +145,9 @@ pub struct Description {
     pub copies_peer_mac: bool,
     /// An option that needs larger buffers when it is on, and their size.
     pub large_buffers: Option<(&'static str, usize)>,
+    /// Returns how many buffers a queue in each direction needs for packets that it holds, from the category of the
+    /// innermost port and the options of the name.
+    pub held_buffers: Option<fn(PortClass, &[(&str, &str)]) -> usize>,
     /// Whether this build includes the kind.
     pub is_built: bool,
 }
@@ -168,6 +171,7 @@ impl Description {
             distributes: false,
             copies_peer_mac: false,
             large_buffers: None,
+            held_buffers: None,
             is_built: true,
         }
     }

@@ -6,7 +6,6 @@
 mod config;
 mod counters;
 mod device;
-mod faulty;
 mod finishing;
 mod grammar;
 mod kind;
@@ -32,7 +31,6 @@ pub use config::{
 };
 pub use counters::Counters;
 pub use device::{DEFAULT_FRAME, Device, FRAME_HEADERS, Info, Receive, Transmit};
-pub use faulty::{FAULTY, Faults, Faulty, Injected};
 pub use finishing::SendFinished;
 pub use grammar::is_pipe;
 pub use grammar::{count, escaped, is_vale, switch_and_port};

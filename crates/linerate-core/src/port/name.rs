@@ -24,6 +24,7 @@ use crate::error::{Error, Remedy, Result};
 /// X{N, X}N              the two ends of pipe N; X is any name
 /// X+r, X+t, X+rt        copies of packets that port X of this process receives or sends; X/rt is the same
 /// null:                 a port that discards packets sent to it, and never receives
+/// link:PORT?delay=20ms  a wrapper that delays packets, and limits their rate
 /// faulty:PORT?drop=1%   a wrapper that drops, damages, duplicates and reorders packets
 /// recorded:PORT?to=FILE a wrapper that records packets
 /// pcap:FILE             a capture file to read; pcap:FILE?write records into it
@@ -345,6 +346,16 @@ impl PortName {
             Some((option, size)) if self.option(option) == Some("on") => size,
             _ => 2048,
         }
+    }
+
+    /// Returns how many buffers a queue in each direction needs for [packets that it holds](Description::held_buffers).
+    /// Wrong options count as 0; opening the port reports them.
+    pub fn held_buffers(&self) -> usize {
+        let of = |name: &PortName| {
+            let options: Vec<(&str, &str)> = name.options().collect();
+            name.kind.held_buffers.map_or(0, |count| count(name.class(), &options))
+        };
+        self.within().map(of).sum()
     }
 
     /// Parses an option that is `on` or `off`.

@@ -1,6 +1,6 @@
 //! Wrappers: ports that wrap any other port, and can be wrapped themselves.
 //!
-//! The wrappers are the fault injector (`port/faulty.rs`, `faulty:PORT?drop=1%`), the recorder (`capture/recorded.rs`,
+//! The wrappers are the link (`port.rs` of `linerate-link`, `link:PORT?delay=20ms`), the recorder (`capture/recorded.rs`,
 //! `recorded:PORT?to=FILE`), and the distribution to several consumers (`netmap/cluster.rs`, `PORT?cluster=3`).
 
 use std::os::fd::BorrowedFd;
@@ -71,9 +71,11 @@ pub trait RxWrapper: Send {
     /// As [`Receive::recv`], from the inner queue.
     fn recv(&mut self, inner: &mut dyn Receive, batch: &mut Batch) -> usize;
 
-    /// Prepares for the thread's sleep. The thread receives once more before it sleeps, and must then get all packets
-    /// that were held back.
-    fn arm(&mut self) {}
+    /// As [`Receive::arm`], with the inner queue. The descriptor must also become readable when a packet that is held
+    /// back is due.
+    fn arm<'a>(&'a mut self, inner: &'a mut dyn Receive) -> Option<BorrowedFd<'a>> {
+        inner.arm()
+    }
 
     /// Returns the count of buffers that the wrapper holds.
     fn buffers(&self) -> usize {
@@ -123,8 +125,7 @@ impl<W: RxWrapper> Receive for Queue<dyn Receive, W> {
     }
 
     fn arm(&mut self) -> Option<BorrowedFd<'_>> {
-        self.wrapper.arm();
-        self.inner.arm()
+        self.wrapper.arm(&mut *self.inner)
     }
 
     fn disarm(&mut self) {

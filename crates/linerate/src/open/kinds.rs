@@ -4,7 +4,7 @@ use linerate_cards::CARD;
 
 #[allow(unused_imports, reason = "with all features no kind is absent")]
 use crate::port::Form;
-use crate::port::{FAULTY, PortKind};
+use crate::port::PortKind;
 
 /// Lists kinds. A kind whose feature is not enabled in this build is listed as absent.
 macro_rules! kinds {
@@ -42,5 +42,6 @@ kinds! {
     linerate_vale::netmap::ECHO, "netmap", "echo";
     linerate_capture::CAPTURE, "capture", "pcap";
     linerate_capture::RECORDED, "capture", "recorded";
-    FAULTY;
+    linerate_link::LINK;
+    linerate_link::FAULTY;
 }

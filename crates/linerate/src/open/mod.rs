@@ -12,7 +12,7 @@ use linerate_core::error::Result;
 use linerate_vale::netmap::open_cluster;
 
 use crate::memory::{Pool, Region, RegionOptions};
-use crate::port::{Description, Device, Opening, Options, Port, PortKind, PortName, PortOpener};
+use crate::port::{Description, Device, Opening, Options, Port, PortKind, PortName, PortOpener, QUEUES};
 
 /// Opens ports by name in the process's default region, so that they exchange packets without a copy.
 ///
@@ -49,12 +49,7 @@ impl Options {
         let names = names.iter().map(|name| self.parse(name)).collect::<Result<Vec<_>>>()?;
         let pool = match &self.pool {
             Some(pool) => pool.clone(),
-            None => match names.iter().map(PortName::buffer_size).max() {
-                Some(buffer_size @ 2049..) => {
-                    Pool::new(Region::new(&RegionOptions { buffer_size, ..RegionOptions::default() })?)
-                }
-                _ => default_pool()?,
-            },
+            None => self.pool_for(&names)?,
         };
         let mut devices = names.iter().map(|name| self.open_device(name, &pool)).collect::<Result<Vec<_>>>()?;
         // A host: port gets the other port's address, so that Linux accepts that port's packets.
@@ -65,6 +60,24 @@ impl Options {
         // Only now that all are open: a port that is refused must not cost others their packets.
         devices.iter_mut().try_for_each(|device| device.start())?;
         Ok(devices.into_iter().map(Port::of).collect())
+    }
+
+    /// Returns the default pool if it suits the ports, otherwise a new one.
+    fn pool_for(&self, names: &[PortName]) -> Result<Arc<Pool>> {
+        let buffer_size = names.iter().map(PortName::buffer_size).fold(2048, usize::max);
+        let mut held = 0;
+        for name in names {
+            let default = self.rx_queues.max(self.tx_queues).into();
+            let queues =
+                if name.option(QUEUES.name).is_some() { name.number(QUEUES.name, 1, 1..=64)? } else { default };
+            held += queues * name.held_buffers();
+        }
+        if (buffer_size, held) == (2048, 0) {
+            return default_pool();
+        }
+        let default = RegionOptions::default();
+        let buffers = default.buffers + held;
+        Ok(Pool::new(Region::new(&RegionOptions { buffers, buffer_size, ..default })?))
     }
 
     /// Parses a port's name, which may be of the library's kinds or of the kinds in these options.

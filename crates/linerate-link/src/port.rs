@@ -1,0 +1,417 @@
+//! The ports `link:PORT` and `faulty:PORT`: any port, over an emulated link.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use linerate_core::Batch;
+use linerate_core::batch::MAX_CHAIN;
+use linerate_core::error::{Error, Result};
+use linerate_core::memory::{Pool, Reservation};
+use linerate_core::port::{
+    Address, Description, Device, Info, Opening, PortClass, PortKind, PortName, PortOption, Receive, RxWrapper,
+    Statistics, Transmit, TxWrapper, Value, Wrapped, Wrapper, rx_around, tx_around,
+};
+
+use crate::counts::Counters;
+use crate::line::Line;
+use crate::parameters::{OF_CARDS, OF_OTHERS, Parameters, Refused};
+use crate::timer::Timer;
+
+/// A port over an emulated link.
+pub type LinkPort = Wrapped<Link>;
+
+/// `link:PORT`
+pub static LINK: PortKind = PortKind {
+    description: Description {
+        options: &OPTIONS,
+        example: "link:sim:0?delay=20ms&rate=50Mbit&queue=100kB",
+        summary: "any port, over a link with delay, rate, queue and loss",
+        page: "link.md",
+        held_buffers: Some(held_buffers),
+        ..Description::new("link", Address::Port)
+    },
+    open: &open,
+};
+
+/// `faulty:PORT`: the faults of a link, without delay and rate.
+pub static FAULTY: PortKind = PortKind {
+    description: Description {
+        options: &[text("drop", "P%", "0", "lose packets"), CORRUPT, TRUNCATE, DUPLICATE, REORDER, SEED],
+        example: "faulty:sim:0?drop=1%&seed=7",
+        summary: "any port, with faults",
+        page: "link.md",
+        ..Description::new("faulty", Address::Port)
+    },
+    open: &open,
+};
+
+const CORRUPT: PortOption = text("corrupt", "P%", "0", "invert a bit of packets");
+const TRUNCATE: PortOption = text("truncate", "P%", "0", "cut the end of packets off");
+const DUPLICATE: PortOption = text("duplicate", "P%", "0", "repeat packets");
+const REORDER: PortOption = text("reorder", "P%", "0", "let the next packet overtake, at most 50%");
+const SEED: PortOption = PortOption {
+    name: "seed",
+    value: Value::Number(0, usize::MAX),
+    default: "1",
+    help: "the same seed gives the same faults for the same packets of a queue",
+};
+
+const OPTIONS: [PortOption; 26] = [
+    text("delay", "TIME", "0", "how long packets travel, as 20ms"),
+    text("jitter", "TIME", "0", "how much the delay varies"),
+    text("distribution", "NAME", "uniform", "of the delays: uniform, normal, pareto, or netem's file"),
+    PortOption { default: "on", ..PortOption::switch("order", "packets with a shorter delay wait for those before") },
+    text("loss", "P%", "0", "lose packets"),
+    text("burst", "N", "1", "the mean number of packets lost in a row"),
+    text("gilbert", "P,R,H,K", "", "loss by Gilbert and Elliott's model"),
+    text("pattern", "TEXT", "", "lose packets where the text has an x: ...x"),
+    text("ber", "P", "0", "the probability that a bit is wrong, and the frame lost"),
+    CORRUPT,
+    TRUNCATE,
+    DUPLICATE,
+    REORDER,
+    text("rate", "RATE", "", "the bandwidth, as 50Mbit"),
+    text("overhead", "BYTES", "none", "of each frame at the rate: ethernet, or bytes"),
+    text("queue", "SIZE", "", "before the rate: 100kB, 1000p or 50ms"),
+    PortOption { name: "aqm", value: Value::Word(&["none", "codel"]), default: "none", help: "drop early: codel" },
+    text("target", "TIME", "5ms", "CoDel's target"),
+    text("interval", "TIME", "100ms", "CoDel's interval"),
+    PortOption::switch("ecn", "CoDel marks packets instead of dropping them"),
+    text("trace", "FILE", "", "the rate, as a trace of mahimahi"),
+    text("trace-back", "FILE", "", "the same, for packets to the port"),
+    text("schedule", "FILE", "", "changes of rate, delay and loss, as CSV"),
+    text("schedule-back", "FILE", "", "the same, for packets to the port"),
+    text("packets", "N", "", "the most packets that a direction holds"),
+    SEED,
+];
+
+const fn text(name: &'static str, value: &'static str, default: &'static str, help: &'static str) -> PortOption {
+    PortOption { name, value: Value::Text(value), default, help }
+}
+
+fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
+    Ok(Box::new(LinkPort::open(&opening, Link::of(opening.name)?)?))
+}
+
+/// Returns how many buffers a queue in each direction needs.
+fn held_buffers(class: PortClass, options: &[(&str, &str)]) -> usize {
+    parameters(&LINK, class, options).map_or(0, |both| both.iter().map(reserved).sum())
+}
+
+/// Returns the buffers that the packets of a direction occupy for a long time.
+pub fn reserved(parameters: &Parameters) -> usize {
+    match parameters.holds_packets() {
+        true => parameters.capacity() + 2 * MAX_CHAIN,
+        false => 0,
+    }
+}
+
+/// Returns the parameters of both directions from the options of a name; the error has the option under its name there.
+fn parameters(
+    kind: &Description,
+    class: PortClass,
+    options: &[(&str, &str)],
+) -> std::result::Result<[Parameters; 2], Refused> {
+    let options: Vec<(&str, &str)> =
+        options.iter().filter(|(option, _)| kind.option(option).is_some()).copied().collect();
+    let of = |direction| {
+        of_direction(&options, direction, class).map_err(|refused| match refused.option {
+            "loss" if kind.option("loss").is_none() => Refused { option: "drop", ..refused },
+            _ => refused,
+        })
+    };
+    Ok([of(Direction::FromPort)?, of(Direction::ToPort)?])
+}
+
+/// A direction of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Packets that the program receives from the port.
+    FromPort,
+    /// Packets that the program sends to the port.
+    ToPort,
+}
+
+/// Both directions of a link, for all queues of a port. Clones control the same link.
+#[derive(Clone)]
+pub struct Link {
+    directions: [Arc<Shared>; 2],
+}
+
+/// The part of a direction that its queues and the program share.
+struct Shared {
+    parameters: Mutex<Parameters>,
+    /// Counts the changes of the parameters.
+    changes: AtomicU64,
+    counters: Arc<Counters>,
+}
+
+impl Link {
+    /// Creates a link with separate parameters for packets from the port and to it.
+    pub fn new(parameters: [Parameters; 2]) -> Link {
+        let shared = |parameters| {
+            let (changes, counters) = (AtomicU64::new(0), Arc::default());
+            Arc::new(Shared { parameters: Mutex::new(parameters), changes, counters })
+        };
+        Link { directions: parameters.map(shared) }
+    }
+
+    /// Parses the options of a name. A value for each direction is `from/to`: `delay=20ms/5ms`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption).
+    pub fn of(name: &PortName) -> Result<Link> {
+        let options: Vec<(&str, &str)> = name.options().collect();
+        let parameters = parameters(name.kind(), name.class(), &options);
+        parameters.map(Link::new).map_err(|refused| name.bad_option(refused.option, &refused.why))
+    }
+
+    /// Returns the parameters of packets from the port, and to it.
+    pub fn parameters(&self) -> [Parameters; 2] {
+        self.directions.each_ref().map(|shared| shared.lock().clone())
+    }
+
+    /// Changes the parameters of a direction while packets flow. The seed and the memory stay as they were.
+    pub fn set_parameters(&self, direction: Direction, parameters: Parameters) {
+        let shared = &self.directions[direction as usize];
+        let mut own = shared.lock();
+        let (seed, packets) = (own.seed, own.packets);
+        *own = Parameters { seed, packets, ..parameters };
+        // Under the lock, so that the number of changes belongs to these parameters.
+        shared.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns the counters of a direction.
+    pub fn counters(&self, direction: Direction) -> &Arc<Counters> {
+        &self.directions[direction as usize].counters
+    }
+
+    fn start(&self, direction: Direction, queue: u16, pool: &Arc<Pool>) -> Result<QueueLine> {
+        let shared = self.directions[direction as usize].clone();
+        let (parameters, changes) = {
+            let own = shared.lock();
+            (own.clone(), shared.changes.load(Ordering::Acquire))
+        };
+        let reservation = match reserved(&parameters) {
+            0 => None,
+            count => Some(pool.reserve(count)?),
+        };
+        let stream = 2 * u64::from(queue) + direction as u64;
+        let line = Line::with_counters(&parameters, pool, stream, shared.counters.clone());
+        Ok(QueueLine { line, start: Instant::now(), shared, changes, _reservation: reservation })
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Parameters> {
+        self.parameters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the parameters of one direction, from options of the kind [`LINK`], for a port of this category. A value for
+/// each direction is `from/to`; `from/` is for packets from the port only.
+///
+/// # Errors
+/// The first option whose value cannot be used.
+pub fn of_direction(
+    options: &[(&str, &str)],
+    direction: Direction,
+    class: PortClass,
+) -> std::result::Result<Parameters, Refused> {
+    let mut own = Vec::new();
+    for &(option, value) in options {
+        match (option, part(option, value, direction), direction) {
+            (_, "", _) | ("trace-back" | "schedule-back", _, Direction::FromPort) => {}
+            ("drop", value, _) => own.push(("loss", value)),
+            ("trace-back", _, Direction::ToPort) => own.push(("trace", value)),
+            ("schedule-back", _, Direction::ToPort) => own.push(("schedule", value)),
+            // The last of a name counts, and a `-back` option may be written first.
+            ("trace" | "schedule", value, _) => own.insert(0, (option, value)),
+            (_, value, _) => own.push((option, value)),
+        }
+    }
+    let mut parameters = Parameters::of(own)?;
+    parameters.packets = Some(parameters.capacity_at(match class {
+        PortClass::Card | PortClass::ServedCard | PortClass::Model => OF_CARDS,
+        _ => OF_OTHERS,
+    }));
+    Ok(parameters)
+}
+
+/// Returns the part of an option's value that is for one direction. A path is for both.
+fn part<'a>(option: &str, value: &'a str, direction: Direction) -> &'a str {
+    let is_path = matches!(option, "distribution" | "trace" | "schedule" | "trace-back" | "schedule-back");
+    let values = value.strip_suffix('/').map(|from| (from, ""));
+    match (values.or_else(|| value.split_once('/').filter(|_| !is_path)), direction) {
+        (None, _) => value,
+        (Some((from, _)), Direction::FromPort) => from,
+        (Some((_, to)), Direction::ToPort) => to,
+    }
+}
+
+impl Wrapper for Link {
+    fn info(&self, inner: Info) -> Info {
+        Info { description: format!("{}, over a link", inner.description), ..inner }
+    }
+
+    fn rx(&mut self, inner: &mut dyn Device, queue: u16) -> Result<Box<dyn Receive>> {
+        self.check_queues(inner, Direction::FromPort)?;
+        let line = self.start(Direction::FromPort, queue, inner.pool())?;
+        let pool = inner.pool().clone();
+        Ok(rx_around(
+            inner.rx(queue)?,
+            LinkRx { line, staged: Batch::with_capacity(64), copies: Batch::new(), pool, timer: None },
+        ))
+    }
+
+    fn tx(&mut self, inner: &mut dyn Device, queue: u16) -> Result<Box<dyn Transmit>> {
+        self.check_queues(inner, Direction::ToPort)?;
+        let line = self.start(Direction::ToPort, queue, inner.pool())?;
+        Ok(tx_around(inner.tx(queue)?, LinkTx { line, staged: Batch::with_capacity(64) }))
+    }
+
+    fn statistics(&self, mut inner: Statistics) -> Statistics {
+        inner.drops.injected += self.directions.iter().map(|shared| shared.counters.dropped()).sum::<u64>();
+        inner
+    }
+
+    fn is_exhausted(&self, inner: bool) -> bool {
+        inner && self.counters(Direction::FromPort).held() == 0
+    }
+}
+
+impl Link {
+    /// Returns an error if several queues would each have the rate.
+    fn check_queues(&self, inner: &dyn Device, direction: Direction) -> Result<()> {
+        let has_rate = self.directions[direction as usize].lock().highest_rate().is_some();
+        let info = inner.info();
+        let queues = if direction == Direction::FromPort { info.rx_queues } else { info.tx_queues };
+        match has_rate && queues > 1 {
+            false => Ok(()),
+            true => Err(Error::bad_option(
+                inner.name().to_string(),
+                "queues".to_string(),
+                queues.to_string(),
+                "a link with a rate has one queue, because each would send at this rate".to_string(),
+            )),
+        }
+    }
+}
+
+/// The line of a queue, at the time of the clock.
+struct QueueLine {
+    line: Line,
+    start: Instant,
+    shared: Arc<Shared>,
+    changes: u64,
+    _reservation: Option<Reservation>,
+}
+
+impl QueueLine {
+    /// Returns the current time of the line, after applying changes of its parameters.
+    #[inline]
+    fn now(&mut self) -> u64 {
+        let now = self.start.elapsed().as_nanos() as u64;
+        if self.shared.changes.load(Ordering::Acquire) != self.changes {
+            self.change(now);
+        }
+        now
+    }
+
+    #[cold]
+    fn change(&mut self, now: u64) {
+        let (parameters, changes) = {
+            let own = self.shared.lock();
+            (own.clone(), self.shared.changes.load(Ordering::Acquire))
+        };
+        self.line.change(&parameters, now);
+        self.changes = changes;
+    }
+}
+
+/// Delays received packets.
+struct LinkRx {
+    line: QueueLine,
+    /// Received from the inner queue, and not in the line yet.
+    staged: Batch,
+    /// Packets for a batch of another region.
+    copies: Batch,
+    pool: Arc<Pool>,
+    timer: Option<Timer>,
+}
+
+impl RxWrapper for LinkRx {
+    fn recv(&mut self, inner: &mut dyn Receive, batch: &mut Batch) -> usize {
+        let LinkRx { line, staged, copies, pool, .. } = self;
+        let now = line.now();
+        if staged.is_empty() {
+            inner.recv(staged);
+        }
+        let is_of_pool = batch.bind_if_empty(pool);
+        // First, so that there is room for the packets that arrive.
+        let released = if is_of_pool { line.line.release(now, batch) } else { 0 };
+        line.line.accept(now, staged);
+        match is_of_pool {
+            true => released + line.line.release(now, batch),
+            false => {
+                let own = batch.pool().cloned().unwrap_or_else(|| pool.clone());
+                copies.receive_for(&own, batch, |copies| {
+                    copies.bind_if_empty(pool);
+                    line.line.release(now, copies)
+                })
+            }
+        }
+    }
+
+    fn arm<'a>(&'a mut self, inner: &'a mut dyn Receive) -> Option<BorrowedFd<'a>> {
+        // Also for a queue that cannot be armed: the thread is idle.
+        self.line.line.stop_waiting_to_be_overtaken();
+        let event = inner.arm()?;
+        let now = self.line.now();
+        let next = self.line.line.next_event();
+        if self.timer.is_none() {
+            self.timer = Timer::new();
+        }
+        let timer = self.timer.as_mut()?;
+        timer.arm(event, next.map(|next| next.saturating_sub(now)))
+    }
+
+    fn buffers(&self) -> usize {
+        let batches = [&self.staged, &self.copies].map(|batch| batch.len() + batch.cached());
+        self.line.line.buffers() + batches.iter().sum::<usize>()
+    }
+}
+
+/// Delays packets to be sent.
+struct LinkTx {
+    line: QueueLine,
+    /// Packets that have arrived, and that the inner queue has not accepted yet.
+    staged: Batch,
+}
+
+impl TxWrapper for LinkTx {
+    fn send(&mut self, inner: &mut dyn Transmit, batch: &mut Batch) -> usize {
+        let LinkTx { line, staged } = self;
+        let now = line.now();
+        let before = batch.len();
+        loop {
+            line.line.accept(now, batch);
+            inner.send(staged);
+            if !staged.is_empty() || line.line.release(now, staged) == 0 {
+                break;
+            }
+            inner.send(staged);
+        }
+        before - batch.len()
+    }
+
+    fn buffers(&self) -> usize {
+        self.line.line.buffers() + self.staged.len() + self.staged.cached()
+    }
+
+    fn unsent(&self) -> usize {
+        self.line.line.held() + self.staged.len()
+    }
+}
