@@ -22,6 +22,13 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "link",
+        &[
+            "linerate link tap:t0 tap:t1 --delay 20ms --rate 50Mbit --queue 100kB",
+            "linerate link sim:0 sim:1 --delay 10ms/1ms --loss 1% --burst 4 --seconds 2",
+        ],
+    ),
+    (
         "filter",
         &[
             "linerate filter xdp:eth0 xdp:eth1 --drop tcp:23",

@@ -137,6 +137,8 @@ struct Direction {
     rules: Rules,
     filtered: Arc<Filtered>,
     quota: Quota,
+    /// Changes a byte of each packet, as ixy's forwarder does.
+    touches: bool,
     stamps: Option<Stamps>,
     tuner: Option<Tuner>,
 }
@@ -171,7 +173,9 @@ impl Direction {
         if rejected > 0 && !has_rest {
             self.quota.give_back(rejected);
         }
-        self.pending.batch.packets().for_each(|mut packet| touch(&mut packet));
+        if self.touches {
+            self.pending.batch.packets().for_each(|mut packet| touch(&mut packet));
+        }
     }
 
     /// Like [`turn_with_rest`](Direction::turn_with_rest), but timed: for the profile if a sample is due, and for the
@@ -246,6 +250,21 @@ pub fn run(
 
 /// Starts forwarding in a run with two or three ports. Returns the counters of the rules.
 pub fn start(run: &mut Run, profile: bool, rules: &Rules, options: &RunOptions) -> Result<Arc<Filtered>, Error> {
+    start_threads(run, profile, rules, true, options)
+}
+
+/// Starts forwarding in a run with two ports, without changing packets.
+pub fn start_unchanged(run: &mut Run, options: &RunOptions) -> Result<(), Error> {
+    start_threads(run, false, &Rules::default(), false, options).map(drop)
+}
+
+fn start_threads(
+    run: &mut Run,
+    profile: bool,
+    rules: &Rules,
+    touches: bool,
+    options: &RunOptions,
+) -> Result<Arc<Filtered>, Error> {
     let (filtered, held) = (Arc::<Filtered>::default(), run.threads.held.clone());
     let (profile, quota, chains) = (
         profile.then(|| run.threads.profile.get_or_insert_default().clone()),
@@ -272,6 +291,7 @@ pub fn start(run: &mut Run, profile: bool, rules: &Rules, options: &RunOptions) 
             rules: rules.clone(),
             filtered: filtered.clone(),
             quota: quota.clone(),
+            touches,
             stamps: profile.clone().map(Stamps::new),
             tuner: (options.batch == BatchSize::Auto).then(Tuner::default),
         };

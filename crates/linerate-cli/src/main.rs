@@ -2,6 +2,7 @@
 //!
 //! - `fwd`, `generate`, `replay`, `edit`, `sink`, `capture`, `latency`, `ports`, `bind`: one command each (`fwd` also has
 //!   `filter`, `bind` has `unbind`)
+//! - `link`: emulated links
 //! - `bench`: the ixy paper's evaluation; `rfc2544`: throughput, latency, loss and bursts of the device between two
 //!   ports
 //! - `report`: the pages of `bench` and `rfc2544`; `chart`: their pictures
@@ -39,6 +40,7 @@ mod host;
 mod latency;
 mod limits;
 mod line_rate;
+mod link;
 mod live;
 mod manual;
 mod messages;
@@ -107,6 +109,22 @@ enum Command {
         steering: Steering,
         #[command(flatten)]
         options: RunOptions,
+    },
+    /// Forward packets between two ports over an emulated link: delay, rate with a queue, loss, and other faults
+    Link {
+        /// The first port, for example tap:t0
+        a: String,
+        /// The second port
+        b: String,
+        /// Stop after exactly this many packets; accepts k, M or G
+        #[arg(long, value_parser = packets)]
+        count: Option<u64>,
+        #[command(flatten)]
+        link: link::LinkOptions,
+        #[command(flatten)]
+        steering: Steering,
+        #[command(flatten)]
+        options: Box<RunOptions>,
     },
     /// Forward only matching packets between two ports, or count and drop all packets of one port at full speed
     Filter {
@@ -299,6 +317,9 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
     match command {
         Command::Fwd { a, b, rest, count, profile, rules, steering, options } => {
             fwd::run(&fwd::Forward, [&a, &b], rest.as_deref(), count, profile, &rules, &options.steered(steering))
+        }
+        Command::Link { a, b, count, link, steering, options } => {
+            link::run([&a, &b], &link, count, &options.steered(steering))
         }
         Command::Filter { a, b, count, rules, steering, options } => {
             let options = options.steered(steering);

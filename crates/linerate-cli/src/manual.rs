@@ -130,6 +130,7 @@ fn folded(command: &str) -> Vec<String> {
 fn related(name: &str) -> (&'static [&'static str], &'static str) {
     match name {
         "fwd" => (&["filter", "latency", "ports"], "wires.md"),
+        "link" => (&["fwd", "latency"], "link.md"),
         "filter" => (&["capture", "fwd", "ports"], "wires.md"),
         "gen" => (&["ports", "replay", "sink"], "generate.md"),
         "replay" => (&["capture", "edit", "gen", "ports"], "replay.md"),

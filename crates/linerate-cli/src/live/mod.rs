@@ -14,6 +14,7 @@ mod speed;
 mod view;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,6 +57,9 @@ pub struct Request {
     pub pause: Option<bool>,
     #[serde(default, deserialize_with = "read_rate")]
     pub rate: Option<NewRate>,
+    /// Change options of an emulated link; an empty value removes one.
+    #[serde(default)]
+    pub link: Option<BTreeMap<String, String>>,
     /// Reset the counters of the view and of answers.
     #[serde(default)]
     pub reset: bool,
@@ -125,7 +129,11 @@ pub struct LiveControl {
     is_controlled: Cell<bool>,
     is_stopped: Cell<bool>,
     changes: RefCell<Vec<Value>>,
+    change_link: Option<Box<ChangeLink>>,
 }
+
+/// Changes options of an emulated link, all or none; the error says why.
+pub type ChangeLink = dyn Fn(&BTreeMap<String, String>) -> Result<(), String>;
 
 impl LiveControl {
     pub fn new(mode: &'static dyn Mode) -> LiveControl {
@@ -137,6 +145,7 @@ impl LiveControl {
             is_controlled: Cell::default(),
             is_stopped: Cell::default(),
             changes: RefCell::default(),
+            change_link: None,
         }
     }
 
@@ -160,6 +169,11 @@ impl LiveControl {
         let speed = Arc::new(Speed::new(packets_per_second));
         self.speed = Some((speed.clone(), mean_len));
         speed
+    }
+
+    /// Makes the options of the run's emulated link variable.
+    pub fn make_link_variable(&mut self, change: impl Fn(&BTreeMap<String, String>) -> Result<(), String> + 'static) {
+        self.change_link = Some(Box::new(change));
     }
 
     /// Returns the presently requested packets per second; `None` at full speed, and for other commands.
@@ -209,6 +223,14 @@ impl LiveControl {
             return Err(why.to_string());
         }
         let (mut done, mut change) = (Vec::new(), json!({}));
+        if let Some(link) = &request.link {
+            let Some(change_link) = &self.change_link else {
+                return Err(format!("{} has no link; linerate link has", self.mode.name()));
+            };
+            change_link(link)?;
+            change["link"] = json!(link);
+            done.push(link.iter().map(|(option, value)| format!("{option}={value}")).collect::<Vec<_>>().join(", "));
+        }
         if let Some(rate) = rate
             && let Some((speed, _)) = &self.speed
         {

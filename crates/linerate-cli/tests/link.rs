@@ -1,0 +1,138 @@
+//! `linerate link`, and ports over links.
+
+mod kit;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use kit::{Folder, Namespace, OutputTimeout, Process, Timely, expect, frames, linerate, summary, text, write_frames};
+use serde_json::Value;
+
+/// Returns frames of 1,000 bytes, each with its number.
+fn numbered(count: u32) -> Vec<Vec<u8>> {
+    (0..count).map(|n| [&[2; 12][..], &[0x88, 0xB5], &n.to_be_bytes(), &[0; 982]].concat()).collect()
+}
+
+/// Forwards a capture of 1,000 frames over a link to another. Returns the numbers that arrive, and the summary.
+fn through(name: &str, options: &[&str]) -> (Vec<u32>, Value) {
+    let folder = Folder::new(&format!("link-{name}"));
+    let (from, to) = (folder.path("in.pcap"), folder.path("out.pcap"));
+    write_frames(&from, &numbered(1000));
+    let names = [format!("pcap:{from}"), format!("pcap:{to}?write")];
+    let words = [&["link", &names[0], &names[1], "--json", "--count", "100M", "--seconds", "60"], options].concat();
+    let output = expect(0, &mut linerate(&words));
+    let number = |frame: &Vec<u8>| u32::from_be_bytes(frame[14..18].try_into().unwrap());
+    (frames(&to).iter().map(number).collect(), summary(&output.stdout))
+}
+
+#[test]
+fn packets_are_lost_where_the_pattern_is() {
+    let (numbers, summary) = through("pattern", &["--pattern", "..x."]);
+    assert_eq!(numbers, (0..1000).filter(|n| n % 4 != 2).collect::<Vec<_>>());
+    assert_eq!((&summary["link"][0]["lost"], &summary["lost"]), (&250.into(), &0.into()));
+    // The other direction has its own values.
+    let (numbers, _) = through("back", &["--pattern", "./x"]);
+    assert_eq!(numbers.len(), 1000);
+}
+
+#[test]
+fn a_rate_takes_its_time_and_a_delay_too() {
+    let begin = Instant::now();
+    // 1,000 bytes at 16 Mbit/s are 0.5 ms; a busy machine only makes it longer.
+    let (numbers, summary) = through("rate", &["--rate", "16Mbit", "--queue", "1000p", "--delay", "100ms"]);
+    assert!(begin.elapsed() >= Duration::from_millis(600), "{:?}", begin.elapsed());
+    assert_eq!(numbers, (0..1000).collect::<Vec<_>>());
+    assert_eq!(summary["link"][0]["queue_full"], 0);
+}
+
+/// Two namespaces, and a link between a TAP in each.
+struct Net {
+    near: Namespace,
+    far: Namespace,
+    link: Process,
+}
+
+impl Net {
+    fn new(name: &str, options: &[&str]) -> Net {
+        let (near, far) = (Namespace::new(&format!("{name}n")), Namespace::new(&format!("{name}f")));
+        let words = [&["link", "tap:t0", "tap:t1", "--seconds", "100", "--json"], options].concat();
+        let mut command = near.of([env!("CARGO_BIN_EXE_linerate")].iter().chain(&words));
+        let mut link = Process::start(&mut command);
+        link.await_error("tap:t1 to tap:t0: ");
+        near.run(&format!("ip link set t1 netns {}", far.name));
+        near.script("ip address add 10.66.0.1/24 dev t0 && ip link set t0 up");
+        far.script("ip address add 10.66.0.2/24 dev t1 && ip link set t1 up");
+        Net { near, far, link }
+    }
+
+    /// Returns the shortest round trip of three replies, in milliseconds.
+    fn shortest_ping(&self) -> f64 {
+        let output = self.near.run("ping -n -c 3 -i 0.2 -w 30 10.66.0.2");
+        let times = output.lines().find(|line| line.contains("min/avg")).unwrap_or_else(|| panic!("{output}"));
+        times.split(" = ").nth(1).and_then(|times| times.split('/').next()).unwrap().parse().unwrap()
+    }
+}
+
+#[test]
+fn programs_of_the_kernel_see_the_delay_and_its_changes() {
+    let folder = Folder::new("link-control");
+    let socket = folder.path("control");
+    let net = Net::new("lk", &["--delay", "20ms/30ms", "--control", &socket]);
+    let first = net.shortest_ping();
+    assert!(first >= 50.0, "{first}");
+    // A request changes the link, all of it or none.
+    let mut control = BufReader::new(Timely(UnixStream::connect(&socket).unwrap()));
+    let mut ask = |request: &str| {
+        control.get_mut().0.write_all(format!("{request}\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        control.read_line(&mut answer).unwrap();
+        answer
+    };
+    for (request, why) in [
+        (r#"{"link":{"delay":"1ms","rate":"10Mbit"}}"#, "needs the length of its queue"),
+        (r#"{"link":{"delai":"1ms"}}"#, "no option delai"),
+        (r#"{"link":{"seed":"3"}}"#, "cannot change"),
+        (r#"{"link":{"delay":"100s"}}"#, "--packets"),
+    ] {
+        let answer = ask(request);
+        assert!(answer.contains(why), "{request}: {answer}");
+    }
+    assert!(ask(r#"{"link":{"delay":"10ms","loss":""}}"#).contains("seconds"));
+    let second = net.shortest_ping();
+    assert!(second >= 20.0, "{second}");
+    assert!(ask(r#"{"link":{"loss":"100%/0"}}"#).contains("seconds"));
+    let lost = net.near.of("ping -n -c 3 -i 0.2 -W 1 10.66.0.2".split(' ')).output_in_time().unwrap();
+    assert!(text(&lost.stdout).contains("100% packet loss"), "{}", text(&lost.stdout));
+    let Net { link, far, .. } = net;
+    let (code, output) = link.interrupt();
+    assert_eq!(code, Some(0), "{output}");
+    let summary: Value = serde_json::from_str(output.lines().last().unwrap()).unwrap();
+    assert!(summary["summary"]["link"][0]["lost"].as_u64() >= Some(1), "{output}");
+    drop(far);
+}
+
+#[test]
+fn wrong_links_are_explained() {
+    for (words, why) in [
+        (&["link", "sim:0", "sim:1", "--rate", "10Mbit"][..], "--rate: a rate needs the length of its queue"),
+        (&["link", "sim:0", "sim:1", "--delay", "20"], "--delay: it must be a time with a unit"),
+        (&["link", "sim:0", "sim:1", "--delay", "2h"], "at most one hour"),
+        (&["link", "sim:0", "sim:1", "--jitter", "1ms"], "--jitter: it needs delay, too"),
+        (&["sink", "link:sim:0?rate=10Mbit"], "a rate needs the length of its queue"),
+        (&["sink", "link:sim:0?delay=5"], "a time with a unit"),
+        (&["sink", "link:sim:0?rate=10Mbit&queue=5ms&queues=2"], "a link with a rate has one queue"),
+    ] {
+        let output = linerate(words).output_in_time().unwrap();
+        assert!(!output.status.success(), "{words:?}");
+        assert!(text(&output.stderr).contains(why), "{words:?}: {}", text(&output.stderr));
+    }
+}
+
+/// Options in the names of ports belong to the ports, also if the link has options of the same name.
+#[test]
+fn ports_keep_their_options() {
+    let words = ["link", "sim:0?count=100&wire=traffic&rate=1M", "null:", "--delay", "1ms", "--json", "--count", "100"];
+    let output = expect(0, linerate(&words).args(["--seconds", "60"]));
+    assert_eq!(summary(&output.stdout)["packets"], 100);
+}
