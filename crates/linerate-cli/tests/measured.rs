@@ -168,7 +168,11 @@ fn a_busy_machine_is_visible_in_the_report() {
     let output = std::thread::scope(|scope| {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         for _ in 0..4 * processors {
-            scope.spawn(|| while !is_over.load(Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop()
+                }
+            });
         }
         let ended = linerate(&["bench", "--quick", "--only", "parts", "--out", &out]).output();
         is_over.store(true, Ordering::Relaxed);
