@@ -26,7 +26,7 @@ pub type LinkPort = Wrapped<Link>;
 pub static LINK: PortKind = PortKind {
     description: Description {
         options: &OPTIONS,
-        example: "link:sim:0?delay=20ms&rate=50Mbit&queue=100kB",
+        example: "link:sim:0?delay=20ms",
         summary: "any port, over a link with delay, rate, queue and loss",
         page: "link.md",
         held_buffers: Some(held_buffers),

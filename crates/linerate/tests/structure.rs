@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The library's crates.
-const LIBRARY: [&str; 10] = [
+const LIBRARY: [&str; 11] = [
     "linerate",
     "linerate-capture",
     "linerate-cards",
     "linerate-core",
     "linerate-kernel",
+    "linerate-link",
     "linerate-machines",
     "linerate-sim82599",
     "linerate-spec",
