@@ -2,6 +2,9 @@
 
 use crate::quantity::{duration, probability, rate};
 
+/// The shortest period of a schedule, in nanoseconds.
+const SHORTEST_PERIOD: u64 = 1_000_000;
+
 /// The values of a link from one time on. `None` leaves a value as it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Step {
@@ -87,7 +90,8 @@ impl Schedule {
         }
         match (steps.is_empty(), period) {
             (true, _) => Err("it has no steps".to_string()),
-            (_, Some(0)) => Err("its last time, the period, is 0".to_string()),
+            // A line that was idle makes up for all periods since.
+            (_, Some(..SHORTEST_PERIOD)) => Err("its last time, the period, is below 1 ms".to_string()),
             _ => Ok(Schedule { steps, period }),
         }
     }
@@ -141,6 +145,7 @@ mod tests {
             ("time,rate\n0,1Mbit\n1ms,\n2ms,1Mbit", "line 4: only the last"),
             ("time,rate\n1ms,", "no steps"),
             ("time,rate\n0,1Mbit\n0,", "period"),
+            ("time,rate\n0,1Mbit\n999us,", "period"),
         ] {
             let error = Schedule::parse(text).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
