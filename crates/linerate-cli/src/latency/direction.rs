@@ -92,7 +92,7 @@ impl Direction {
     }
 
     /// Returns the counts of the run, after its end.
-    pub fn into_counts(self, every: u64) -> Counts {
+    pub fn into_counts(self) -> Counts {
         let ([sent, arrived], pause) = self.in_time;
         let (report, [total_sent, total_arrived]) = (self.report(), self.sent_and_arrived());
         Counts {
@@ -107,7 +107,6 @@ impl Direction {
             misdelivered: report.misdelivered,
             delays: self.timer.into_delays(),
             pause,
-            ..Counts::new(every)
         }
     }
 }

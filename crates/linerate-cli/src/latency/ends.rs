@@ -119,7 +119,7 @@ pub(super) fn measure(
     let (directions, mut pairs) =
         (directions.into_inner(), names.chunks(2).map(|_| Counts::new(load.every)).collect::<Vec<_>>());
     let senders = directions.len() as u64;
-    directions.into_iter().for_each(|direction| pairs[direction.from / 2].add(&direction.into_counts(load.every)));
+    directions.into_iter().for_each(|direction| pairs[direction.from / 2].add(&direction.into_counts()));
     Ok(Sample { measured, asked, line, senders, pairs })
 }
 

@@ -8,6 +8,7 @@ use crate::processors::Use;
 use crate::quantiles::{microseconds, quantile, row};
 use crate::rates::per_second;
 use crate::shortfall::Shortfall;
+use crate::show::time as in_words;
 
 /// Latencies in nanoseconds, and their variation.
 #[derive(Clone)]
@@ -270,17 +271,15 @@ impl Times {
         let mut lines = String::new();
         if self.pairs.len() > 1 {
             for (name, counts) in &self.pairs {
-                lines += &format!("{}  {name}\n", counts.line(self.seconds));
+                lines += &format!("{name}\n{}\n", counts.line(self.seconds));
             }
+            lines += "all\n";
         }
-        let all = if lines.is_empty() { "" } else { "  all" };
-        lines += &format!("{}{all}\n", self.sum.line(self.seconds));
-        if let (Some(pdv), Some(ipdv)) = (self.sum.delays.pdv(), self.sum.delays.ipdv()) {
-            let [least, median, most] = ipdv.map(|time| time / 1e3);
-            let pdv = pdv as f64 / 1e3;
-            lines += &format!(
-                "  delay variation: 99.9 % - min {pdv:.1} µs; between frames {least:.1} to {most:.1} µs, median {median:.1}\n"
-            );
+        lines += &format!("{}\n", self.sum.line(self.seconds));
+        if let (Some(pdv), Some([least, median, most])) = (self.sum.delays.pdv(), self.sum.delays.ipdv()) {
+            let signed = |time: f64| format!("{}{}", if time < 0.0 { "-" } else { "" }, in_words(time.abs() / 1e9));
+            let [pdv, least, median, most] = [pdv as f64, least, median, most].map(signed);
+            lines += &format!("   PDV {pdv}; IPDV from {least} to {most}, median {median}\n");
         }
         lines
     }
