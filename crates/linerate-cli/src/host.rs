@@ -199,9 +199,9 @@ impl HostOptions {
         self.vlan.map_or(Ok(packet.clone()), |id| packet.with_vlan(id))
     }
 
-    /// Returns whether the first port is an IPv6 host.
+    /// Returns whether a port is an IPv6 host.
     pub fn is_ipv6(&self) -> bool {
-        self.address.first().is_some_and(|source| !source.is_ipv4())
+        self.address.iter().any(|source| !source.is_ipv4())
     }
 
     /// Gives frames their MAC addresses, unless their text has others: the port's own, and the next hop's, which

@@ -3,7 +3,7 @@
 
 mod kit;
 
-use kit::{Folder, Namespace, OutputTimeout, Process, alone, expect, frames, inside, pair, summary, text};
+use kit::{Folder, Namespace, OutputTimeout, Process, alone, expect, frames, inside, linerate, pair, summary, text};
 use serde_json::Value;
 
 /// A tester with the ports t0, t1 and so on, and a router between them. Port N is in the network 10.87.N.0/24, or
@@ -121,31 +121,65 @@ fn several_pairs_are_measured_together() {
     );
 }
 
-/// A bridge that learns nothing sends all frames to all ports. Copies at the port of another pair do not replace lost
-/// frames.
-#[test]
-fn frames_of_another_pair_are_not_counted() {
-    let _alone = alone();
-    let namespace = Namespace::new("flood");
+/// A bridge with the ports b0 to b3, which lead to the tester's ports a0 to a3.
+fn bridge(name: &str) -> Namespace {
+    let namespace = Namespace::new(name);
     namespace.disable_ipv6("all");
     namespace.run("ip link add br0 type bridge");
     for n in 0..4 {
         namespace.run(&format!("ip link add a{n} type veth peer name b{n}"));
         namespace.run(&format!("ip link set b{n} master br0 up"));
         namespace.run(&format!("ip link set a{n} up"));
-        namespace.run(&format!("bridge link set dev b{n} learning off"));
     }
     namespace.run("ip link set br0 up");
+    namespace
+}
+
+const FOUR: &str = "latency packet:a0 packet:a1 packet:a2 packet:a3 --rate 500 --seconds 1 --json";
+
+/// A bridge that learns nothing sends all frames to all ports. Copies at the port of another pair do not replace lost
+/// frames.
+#[test]
+fn frames_of_another_pair_are_not_counted() {
+    let _alone = alone();
+    let namespace = bridge("flood");
+    (0..4).for_each(|n| drop(namespace.run(&format!("bridge link set dev b{n} learning off"))));
     // No frame is flooded to the end of the first pair.
     namespace.run("bridge link set dev b1 flood off");
-    let arguments = "latency packet:a0 packet:a1 packet:a2 packet:a3 --rate 500 --seconds 1 --json";
-    let output = expect(1, &mut inside(&namespace, arguments));
+    let output = expect(1, &mut inside(&namespace, FOUR));
     let load = summary(&output.stdout)["loads"][0].clone();
     let (first, second) = (&load["pairs"][0], &load["pairs"][1]);
     assert!(total_sent(first) > 100 && first["arrived"] == 0, "{load}");
     assert_eq!(count(&first["lost"]), total_sent(first), "{load}");
     assert_eq!((&second["lost"], count(&second["misdelivered"])), (&0.into(), total_sent(first)), "{load}");
     assert_eq!(second["looked_at"].as_u64().map(|timed| timed <= total_sent(second)), Some(true), "{load}");
+}
+
+/// A switch knows the ports before the first frame, so it does not flood.
+#[test]
+fn a_switch_learns_the_ports_of_all_pairs() {
+    let _alone = alone();
+    let (namespace, folder) = (bridge("learn"), Folder::new("learn"));
+    let streams = folder.path("streams.toml");
+    std::fs::write(&streams, "[[stream]]\nflows = 3\n[[stream]]\npacket = 'eth/ip/udp/stamp'\n").unwrap();
+    for more in ["", "--both", &format!("--streams {streams}")] {
+        let output = expect(0, &mut inside(&namespace, &format!("{FOUR} {more}")));
+        let load = summary(&output.stdout)["loads"][0].clone();
+        assert!(total_sent(&load) > 200 && load["lost"] == 0 && load["unstamped"] == 0, "{load}");
+        // A frame may be sent before the bridge has learned a port.
+        assert!(count(&load["misdelivered"]) < total_sent(&load) / 10, "{load}");
+        assert_eq!(load["changed"]["frames"], 0, "{load}");
+    }
+}
+
+/// Over cables, learning frames arrive at the other port, and are not counted.
+#[test]
+fn learning_frames_are_not_counted() {
+    let arguments = "latency Q{0 Q}0 Q{1 Q}1 --both --rate 2k --seconds 0.5 --json";
+    let output = expect(0, &mut linerate(&arguments.split(' ').collect::<Vec<_>>()));
+    let load = summary(&output.stdout)["loads"][0].clone();
+    assert_eq!((&load["lost"], &load["unstamped"], &load["misdelivered"]), (&0.into(), &0.into(), &0.into()), "{load}");
+    assert!(load["pairs"].as_array().unwrap().iter().all(|pair| total_sent(pair) > 500), "{load}");
 }
 
 /// The streams of a file share the rate.
@@ -267,7 +301,7 @@ fn another_server_grants_an_address_and_silence_is_an_error() {
 #[test]
 fn rfc2544_crosses_an_ipv6_router() {
     let _alone = alone();
-    let (net, folder) = (Routed::new("six", 2), Folder::new("six"));
+    let (net, folder) = (Routed::new("six", 4), Folder::new("six"));
     let out = folder.0.display().to_string();
     let (code, found, errors) = net.run(&format!(
         "rfc2544 packet:t0 packet:t1 --address fd87:0::2/64,fd87:1::2/64 --gateway fd87:0::1,fd87:1::1 --both \
@@ -282,6 +316,14 @@ fn rfc2544_crosses_an_ipv6_router() {
         assert!(rows.iter().all(|row| row["packets/s"].as_f64() > Some(0.0)), "{experiment}");
         assert!(rows.iter().all(|row| row["packets/s"].as_f64() <= Some(606.0)), "{experiment}");
     }
+    // IPv4 and IPv6 together.
+    let (code, found, errors) = net.run(&format!(
+        "rfc2544 packet:t0 packet:t1 packet:t2 packet:t3 --only latency --rate 300 --seconds 0.4 --loss 10% --json --out {out} \
+         --address 10.87.0.2/24,10.87.1.2/24,fd87:2::2/64,fd87:3::2/64 --gateway 10.87.0.1,10.87.1.1,fd87:2::1,fd87:3::1"
+    ));
+    let rows = found["experiments"][0]["rows"].as_array().unwrap();
+    assert!(code == Some(0) && rows.len() == 7 && rows[0]["bytes"] == 84, "{found} {errors}");
+    assert!(rows.iter().all(|row| row["99.9 %, µs"].as_f64() > Some(0.0)), "{found}");
 }
 
 /// The router stops forwarding for a known time.

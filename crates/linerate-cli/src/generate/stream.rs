@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use linerate::Error;
 use linerate::capture::{FramePoll, Frames};
+use linerate::port::MacAddress;
 use linerate::traffic::{self, Generator, Rate, Sizes, Template};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, Visitor};
@@ -180,15 +181,25 @@ impl Stream {
         if self.template.is_some() {
             usage("the frames of a capture file have their own addresses: leave out --address, or give only --reply");
         }
-        let default = || {
-            let to = to.unwrap_or(DEFAULT_DESTINATION.into());
-            let last = 1023u16.saturating_add(self.flows.unwrap_or(1));
-            let ip = if to.is_ipv4() { "ip" } else { "ip6" };
-            format!("eth/{ip}(dst={to})/udp(sport=1024-{last})/stamp").parse()
-        };
-        let packet = self.packet.take().map_or_else(default, Ok).and_then(|packet| host.complete(packet));
+        let packet = self.take_layers(to).and_then(|packet| host.complete(packet));
         self.packet = Some(packet.unwrap_or_else(|error| usage(error.why())));
-        self.flows = None;
+    }
+
+    /// Gives the frames these MAC addresses, unless the stream's text has others. Without a text, the frames have
+    /// sequence numbers.
+    pub fn set_macs(&mut self, from: MacAddress, to: MacAddress) -> Result<(), Error> {
+        let packet = self.take_layers(None)?.with_default("eth", "src", &from.to_string())?;
+        self.packet = Some(packet.with_default("eth", "dst", &to.to_string())?);
+        Ok(())
+    }
+
+    /// Returns the stream's text, or that of its flows of frames to `to`.
+    fn take_layers(&mut self, to: Option<IpAddr>) -> Result<Template, Error> {
+        let to = to.unwrap_or(DEFAULT_DESTINATION.into());
+        let last = 1023u16.saturating_add(self.flows.take().unwrap_or(1));
+        let ip = if to.is_ipv4() { "ip" } else { "ip6" };
+        let default = || format!("eth/{ip}(dst={to})/udp(sport=1024-{last})/stamp").parse();
+        self.packet.take().map_or_else(default, Ok)
     }
 
     /// Returns whether the text has a destination IP address, but no MAC address.

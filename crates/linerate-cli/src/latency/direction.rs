@@ -17,6 +17,9 @@ use crate::host::Responder;
 use crate::limits::End;
 use crate::run::Moment;
 
+/// The type of learning frames, and of the keep-alive frames of some switches: that of the Ethernet configuration test.
+pub const LEARNING: [u8; 2] = [0x90, 0];
+
 /// The counts of a direction.
 pub struct Direction {
     /// The number of the port that sends.
@@ -158,14 +161,15 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Receives, and returns the number of packets. Answered requests are not checked.
+    /// Receives, and returns the number of packets. Answered requests and learning frames are not checked.
     pub fn turn(&mut self, rx: &mut RxQueue, mut responder: Option<&mut Responder>) -> usize {
         rx.recv(&mut self.batch);
         let mut packets = 0;
         for packet in self.batch.packets() {
             self.latency.record_arrival(&packet);
             packets += 1;
-            if !responder.as_mut().is_some_and(|responder| responder.answers(&packet)) {
+            let is_learning = packet.get(12..14) == Some(&LEARNING);
+            if !is_learning && !responder.as_mut().is_some_and(|responder| responder.answers(&packet)) {
                 self.checker.check(&packet);
             }
         }

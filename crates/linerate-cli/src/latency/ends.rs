@@ -12,7 +12,7 @@ use linerate::port::{MacAddress, Port, RxQueue, TxQueue};
 use linerate::traffic::{Rate, Template};
 use linerate::{Batch, Error};
 
-use super::direction::{Direction, Receiver, Sender};
+use super::direction::{Direction, LEARNING, Receiver, Sender};
 use super::times::Counts;
 use super::{Load, Loaded, Sample};
 use crate::generate::{Mix, Stream};
@@ -46,30 +46,39 @@ pub(super) fn measure(
     let options = &RunOptions { mtu, ..options.clone() };
     let mut run = Run::open(&Loaded, names, None, options)?;
     let answered = run.threads.answered.clone();
-    let hosts = load.path.host.of_ports(names.len());
+    let (hosts, is_learned) = (load.path.host.of_ports(names.len()), names.len() > 2 || load.path.both);
     let mut ends = Vec::new();
     for ((n, port), host) in run.ports.devices.iter_mut().enumerate().zip(hosts) {
         let sends = n % 2 == 0 || load.path.both;
         let receives = n % 2 == 1 || load.path.both;
-        ends.push(EndOfPath::open(port, names[n], (sends, receives), host, &answered)?);
+        // If several ports send, a switch must tell them apart.
+        let mut end = EndOfPath::open(port, names[n], (sends || is_learned, receives), host, &answered)?;
+        if let (true, false, Some(tx)) = (is_learned, end.host.is_host(), &mut end.tx) {
+            announce(mac_of(n), &end.pool, tx)?;
+        }
+        ends.push(end);
     }
     let addresses: Vec<_> = ends.iter().map(|end| end.host.first_address()).collect();
     let mut senders: Vec<Option<Sender>> = names.iter().map(|_| None).collect();
     let mut receivers: Vec<Option<Receiver>> = names.iter().map(|_| None).collect();
-    // Packets per second of all senders; the line's, for a rate beyond it.
-    let (mut directions, mut flows, mut asked, mut line) = (Vec::new(), 0..0, Some(0.0), None);
+    // Packets per second of all senders, and the most that their lines carry of it.
+    let (mut directions, mut flows, mut asked, mut most, mut is_beyond) = (Vec::new(), 0..0, Some(0.0), 0.0, false);
     for (n, end) in ends.iter_mut().enumerate().filter(|(n, _)| n % 2 == 0 || load.path.both) {
         // The other port of the pair.
         let other = n ^ 1;
-        let mix = end.mix(&streams, &mut flows, addresses[other])?;
+        let macs = (is_learned && !end.host.is_host()).then(|| [mac_of(n), mac_of(other)]);
+        let mix = end.mix(&streams, &mut flows, addresses[other], macs)?;
         let (longest, room) = (mix.longest(), end.pool.region().room());
         if longest > room {
             usage(&format!("the longest frame has {longest} bytes, and a packet here at most {room}"));
         }
         let (port, len) = (&run.ports.devices[n], mix.mean_len());
         let possible = possible(rate, len, port, load.is_quiet || n > 0);
-        asked = asked.zip(possible).map(|(sum, rate)| sum + rate.packets_per_second(len));
-        line = beyond_line(rate, len, port).map(|rate| line.unwrap_or(0.0) + rate.packets_per_second(len)).or(line);
+        let per_second = possible.map(|rate| rate.packets_per_second(len));
+        let beyond = beyond_line(rate, len, port).map(|line| line.packets_per_second(len));
+        asked = asked.zip(per_second).map(|(sum, rate)| sum + rate);
+        most += beyond.or(per_second).unwrap_or_default();
+        is_beyond |= beyond.is_some();
         let (direction, sender, receiver) = Direction::new(
             n,
             (mix, flows.clone()),
@@ -120,7 +129,26 @@ pub(super) fn measure(
         (directions.into_inner(), names.chunks(2).map(|_| Counts::new(load.every)).collect::<Vec<_>>());
     let senders = directions.len() as u64;
     directions.into_iter().for_each(|direction| pairs[direction.from / 2].add(&direction.into_counts()));
-    Ok(Sample { measured, asked, line, senders, pairs })
+    Ok(Sample { measured, asked, line: is_beyond.then_some(most), senders, pairs })
+}
+
+/// Returns the MAC address of a port without IP addresses, if several ports send. With different ones, a switch learns where
+/// each port is. None is an interface's, so that the kernel does not accept the frames.
+fn mac_of(port: usize) -> MacAddress {
+    let [high, low] = (port as u16).to_be_bytes();
+    MacAddress([0x02, 0x6C, 0x72, 1, high, low])
+}
+
+/// Sends a learning frame (RFC 2544, section 23) from a port's MAC address. It is also addressed to it, so that a switch
+/// learns the address and forwards nothing.
+fn announce(mac: MacAddress, pool: &Arc<Pool>, tx: &mut TxQueue) -> Result<(), Error> {
+    let kind = u16::from_be_bytes(LEARNING);
+    let mut frames = format!("eth(src={mac},dst={mac},type={kind})/payload").parse::<Template>()?.frames()?;
+    let (mut frame, mut batch) = (vec![0; frames.next_len()], Batch::new());
+    frames.fill(&mut frame);
+    batch.push(pool, &frame);
+    tx.send(&mut batch);
+    Ok(())
 }
 
 /// A port at an end of the path.
@@ -158,15 +186,23 @@ impl EndOfPath {
         Ok(end)
     }
 
-    /// Returns the frames that this port sends, to the other port's address if it has one. `flows` are those of the
-    /// port before; they become this one's.
-    fn mix(&mut self, streams: &[Stream], flows: &mut Range<u16>, other: Option<IpAddr>) -> Result<Mix, Error> {
+    /// Returns the frames that this port sends, to the other port's address if it has one, or between these MAC
+    /// addresses. `flows` are those of the port before; they become this one's.
+    fn mix(
+        &mut self,
+        streams: &[Stream],
+        flows: &mut Range<u16>,
+        other: Option<IpAddr>,
+        macs: Option<[MacAddress; 2]>,
+    ) -> Result<Mix, Error> {
         *flows = flows.end..flows.end;
         let mut sources = Vec::new();
         for (number, stream) in streams.iter().enumerate() {
             let (mut stream, label) = (stream.clone(), stream.label(number));
             if self.host.is_host() {
                 stream.set_addresses(&self.host, other);
+            } else if let Some([own, other]) = macs {
+                stream.set_macs(own, other)?;
             }
             if let Some(packet) = stream.packet.take() {
                 stream.packet = Some(self.addressed(packet, other)?);
