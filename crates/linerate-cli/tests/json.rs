@@ -35,7 +35,7 @@ fn the_json_of_each_command_is_as_its_schema_says() {
     let (to_capture, socket, report) = (format!("pcap:{captured}?write"), path("socket"), path("report"));
     expect(0, &mut linerate(&["gen", &to_capture, "--rate", "20k", "--count", "200", "--seconds", "60"]));
 
-    let words: [&[&str]; 18] = [
+    let words: [&[&str]; 19] = [
         &["fwd", "sim:j0?rate=10k", "sim:j1?rate=10k", "--seconds", "1.2"],
         &["fwd", "sim:j0?rate=10k", "sim:j1", "--count", "1000", "--profile", "--seconds", "60"],
         &["filter", "sim:j0?rate=10k", "--only", "udp", "--count", "100", "--seconds", "60"],
@@ -50,6 +50,7 @@ fn the_json_of_each_command_is_as_its_schema_says() {
         &["capture", "sim:j0?rate=10k", "--count", "100", "--write", &written, "--seconds", "60"],
         &["capture", "sim:j0?rate=10k", "--count", "3", "--seconds", "60"],
         &["latency", "J{0", "J}0", "--rate", "10k,1000G", "--seconds", "0.3"],
+        &["latency", "J{0", "J}0", "J{1", "J}1", "--rate", "10k", "--seconds", "0.3"],
         &["rfc2544", "J{0", "J}0", "--rate", "10k", "--sizes", "64", "--seconds", "0.1", "--out", &report],
         &["bench", "--quick", "--only", "netmap", "--out", &report],
         &["ports"],
