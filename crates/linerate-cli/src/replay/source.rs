@@ -494,10 +494,10 @@ mod tests {
             ];
             for (pace, expected) in paces {
                 let found = due(open(), pace);
-                for port in 0..2 {
+                for (port, found) in found.iter().enumerate() {
                     let of_port = (0..300).filter(|n| all[n % 100].0 == port);
                     let right: Vec<(u64, u64)> = of_port.map(|n| (expected(n), n as u64)).collect();
-                    assert_eq!(found[port], right, "{pace:?}, port {port}, {memory} bytes of memory");
+                    assert_eq!(*found, right, "{pace:?}, port {port}, {memory} bytes of memory");
                 }
             }
         }
