@@ -64,7 +64,7 @@ impl Exclusive {
             program.attach_to_traffic(interface.index(), TrafficDirection::Out, Order::Last)
         };
         let _silence = silence().ok();
-        let was_down = if interface.is_up()? { None } else { Some(Interface::open(interface.name())?) };
+        let was_down = if interface.is_up()? { None } else { Some(Interface::find(interface.name())?) };
         was_down.as_ref().map(Interface::set_up).transpose()?;
         Ok(Exclusive { was_down, _silence })
     }

@@ -15,7 +15,7 @@ use super::capabilities::{self, INTERFACE};
 
 /// A network interface of the kernel, in the process's network namespace.
 pub struct Interface {
-    /// The name that [`open`](Interface::open) gets: its index, if the kernel's name is not UTF-8.
+    /// The name that [`find`](Interface::find) accepts: the index, if the kernel's name is not UTF-8.
     name: String,
     /// The kernel's name.
     raw: CString,
@@ -74,8 +74,7 @@ impl LongestFrame {
 }
 
 impl Interface {
-    /// Looks up an interface by its name, or by its index if no interface has the number as its name. The name may be
-    /// any bytes in Linux; without UTF-8, only the index can be given.
+    /// Looks up an interface by its name.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`].
@@ -87,10 +86,6 @@ impl Interface {
         {
             return Ok(Interface { name: name.to_string(), raw, index, socket });
         }
-        if let Some((index, raw)) = name.parse().ok().and_then(|index| Some((index, raw_name(index)?))) {
-            let name = raw.to_str().unwrap_or(name).to_string();
-            return Ok(Interface { name, raw, index, socket });
-        }
         let described = |(index, name): &(u32, CString)| match name.to_str() {
             Ok(name) => escaped(name),
             Err(_) => format!("{index} (its name is not UTF-8)"),
@@ -98,6 +93,21 @@ impl Interface {
         let names: Vec<String> = netdevice_names().iter().map(described).collect();
         let why = format!("there is no such interface; there are {}", names.join(", "));
         Err(Error::new(ErrorKind::NotFound, name, why).with_remedy(Remedy::Step("see: ip link".into())))
+    }
+
+    /// Looks up an interface by its name, or by its index if no interface has that number as its name. Linux accepts
+    /// names of any bytes; if they are not UTF-8, only the index can be given.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`].
+    pub fn find(name: &str) -> Result<Interface> {
+        Interface::open(name).or_else(|error| {
+            let Some((index, raw)) = name.parse().ok().and_then(|index| Some((index, raw_name(index)?))) else {
+                return Err(error);
+            };
+            let name = raw.to_str().unwrap_or(name).to_string();
+            Ok(Interface { name, raw, index, ..Interface::any()? })
+        })
     }
 
     /// Returns the name of the interface with this index; `None` if there is none. Bytes that are not UTF-8 are
@@ -127,9 +137,9 @@ impl Interface {
     /// # Errors
     /// [`ErrorKind::NotFound`].
     pub fn open_queue(name: &str) -> Result<(Interface, Option<u32>)> {
-        match (Interface::open(name), name.rsplit_once('-')) {
+        match (Interface::find(name), name.rsplit_once('-')) {
             (Err(error), Some((interface, queue))) => match queue.parse() {
-                Ok(queue) => Ok((Interface::open(interface)?, Some(queue))),
+                Ok(queue) => Ok((Interface::find(interface)?, Some(queue))),
                 Err(_) => Err(error),
             },
             (interface, _) => Ok((interface?, None)),
@@ -141,7 +151,7 @@ impl Interface {
         let others = netdevice_names().into_iter().filter(|(_, name)| name.as_c_str() != c"lo");
         let open = |(index, name): (u32, CString)| match name.to_str() {
             Ok(name) => Interface::open(name).ok(),
-            Err(_) => Interface::open(&index.to_string()).ok(),
+            Err(_) => Interface::find(&index.to_string()).ok(),
         };
         others.filter_map(open).collect()
     }

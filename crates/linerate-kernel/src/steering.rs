@@ -220,7 +220,7 @@ impl Steering {
 
         let record =
             Record::new(interface).map_err(|error| refused(&format!("record its rules in {RECORDS}"), &error))?;
-        let own = Interface::open(interface.name())?;
+        let own = Interface::find(interface.name())?;
         let mut steering = Steering { interface: own, rules: Vec::new(), wanted: missing + wanted.len(), record };
         let mut first = (missing > 0).then(|| io::Error::from_raw_os_error(libc::EINVAL));
         for rule in wanted {
@@ -347,7 +347,7 @@ pub fn left_behind() -> Vec<LeftBehind> {
 pub fn delete_orphaned_rules() {
     for orphan in orphans() {
         // The name may belong to another interface now.
-        if let Ok(interface) = Interface::open(&orphan.left.interface)
+        if let Ok(interface) = Interface::find(&orphan.left.interface)
             && interface.index() == orphan.index
         {
             delete_rules(&interface, &orphan.rules);

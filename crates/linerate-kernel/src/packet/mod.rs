@@ -45,7 +45,7 @@ pub static PACKET: PortKind = PortKind {
 };
 
 fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
-    let interface = match (Interface::open(opening.name.address()), opening.name.address()) {
+    let interface = match (Interface::find(opening.name.address()), opening.name.address()) {
         (Err(error), "any") if error.kind() == ErrorKind::NotFound => Interface::any()?,
         (interface, _) => interface?,
     };

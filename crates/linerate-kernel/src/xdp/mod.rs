@@ -132,7 +132,7 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
             let why = error.why();
             let description = format!("without AF_XDP ({why}): each packet is copied, and Linux receives it, too");
             let config = Config { description, ..config };
-            Ok(Box::new(PacketPort::open(Interface::open(&interface_name)?, options.flow, config)?))
+            Ok(Box::new(PacketPort::open(Interface::find(&interface_name)?, options.flow, config)?))
         }
         opened => Ok(Box::new(opened?)),
     }
