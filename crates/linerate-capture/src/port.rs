@@ -337,8 +337,9 @@ impl Transmit for CaptureTx {
         for (packet, time) in batch.packets().zip(first..) {
             self.bytes.clear();
             packet.append_to(&mut self.bytes);
+            let (frame, original_len) = packet.origin().captured(&self.bytes);
             if let Some(writer) = &mut self.writer
-                && let Err(error) = writer.write(packet.timestamp().unwrap_or(time), &self.bytes)
+                && let Err(error) = writer.write_cut(packet.timestamp().unwrap_or(time), frame, original_len)
             {
                 self.failure.note(error);
                 unwritten = writer.unwritten();

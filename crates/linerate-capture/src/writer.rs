@@ -62,12 +62,17 @@ impl Writer {
     /// [`ErrorKind::File`](linerate_core::ErrorKind::File) if it cannot be written. The file then ends with an earlier
     /// frame, or a part of this one.
     pub fn write(&mut self, nanoseconds: u64, frame: &[u8]) -> Result<()> {
+        self.write_cut(nanoseconds, &frame[..frame.len().min(SNAPLEN as usize)], frame.len())
+    }
+
+    /// Appends `frame`, the first bytes of a frame of `original_len` bytes.
+    pub(super) fn write_cut(&mut self, nanoseconds: u64, frame: &[u8], original_len: usize) -> Result<()> {
         self.begin()?;
         // The header and trailer of a record take at most 64 bytes.
         if self.buffer.len() + 64 + frame.len() > BUFFER {
             self.flush()?;
         }
-        self.format.append(&mut self.buffer, 0, nanoseconds, frame, SNAPLEN as usize);
+        self.format.append_cut(&mut self.buffer, 0, nanoseconds, frame, original_len);
         self.kept += 1;
         Ok(())
     }

@@ -247,7 +247,7 @@ fn damage_counts_and_files_in_use_are_reported() {
     assert_eq!(frames(&pcap).len(), 20);
 }
 
-/// With options that need packets in memory, and from other ports, at least the times are kept.
+/// With options that need packets in memory, and from other ports, at least times and lengths are kept.
 #[test]
 fn packets_keep_their_times_in_a_recording() {
     let folder = Folder::new("copies-times");
@@ -258,6 +258,15 @@ fn packets_keep_their_times_in_a_recording() {
     };
     copied(0, "fwd", &format!("{std}?loop=2"), &out, &["--only", "udp"]);
     assert_eq!(times(&out), [times(&std), times(&std)].concat());
+    // Frames that were cut, and one that is padded in memory.
+    let lens = |file: &str| -> Vec<String> {
+        tshark(file, "").lines().map(|line| line.split('\t').skip(1).take(2).collect()).collect()
+    };
+    for case in ["snap68.pcap", "ng_comment.pcapng"] {
+        let from = folder.path(case);
+        copied(0, "fwd", &format!("{from}?loop=2"), &out, &[]);
+        assert_eq!(lens(&out), [lens(&from), lens(&from)].concat(), "{case}");
+    }
     let words = ["fwd", &format!("faulty:pcap:{std}?corrupt=100%"), &format!("pcap:{out}?write")];
     expect(0, &mut linerate(&words));
     assert_eq!(times(&out), times(&std));

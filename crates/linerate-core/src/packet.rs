@@ -135,6 +135,25 @@ pub enum Origin {
 }
 
 impl Origin {
+    /// Returns the captured part of a packet's bytes, and the length of the packet before it was cut.
+    ///
+    /// ```
+    /// use linerate_core::packet::Origin;
+    ///
+    /// let padded = Origin::File { original_len: 42, padding: 18 };
+    /// assert_eq!(padded.captured(&[0; 60]), (&[0; 42][..], 42));
+    /// assert_eq!(Origin::Port.captured(&[0; 60]), (&[0; 60][..], 60));
+    /// ```
+    pub fn captured(self, bytes: &[u8]) -> (&[u8], usize) {
+        match self {
+            Origin::File { original_len, padding } => {
+                let captured = &bytes[..bytes.len().saturating_sub(padding.into())];
+                (captured, captured.len().max(original_len as usize))
+            }
+            _ => (bytes, bytes.len()),
+        }
+    }
+
     /// Its bytes in a buffer.
     const LEN: usize = 6;
 

@@ -139,13 +139,10 @@ impl Stream {
 
     /// Appends a frame that arrived at `time`. Without room it is dropped and counted.
     pub fn push(&mut self, time: u64, frame: &[u8], origin: Origin) {
-        let (interface, frame, len) = match origin {
-            Origin::Port => (self.interfaces.port, frame, frame.len()),
-            Origin::Interface(index) => (self.interfaces.of(index), frame, frame.len()),
-            Origin::File { original_len, padding } => {
-                let captured = &frame[..frame.len().saturating_sub(padding.into())];
-                (self.interfaces.port, captured, captured.len().max(original_len as usize))
-            }
+        let (frame, len) = origin.captured(frame);
+        let interface = match origin {
+            Origin::Interface(index) => self.interfaces.of(index),
+            _ => self.interfaces.port,
         };
         let needed = AROUND + frame.len().min(self.snaplen);
         if self.chunk.as_ref().is_some_and(|chunk| !chunk.is_empty() && chunk.len() + needed > CHUNK) {

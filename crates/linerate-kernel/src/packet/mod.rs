@@ -208,6 +208,18 @@ mod tests {
         });
     }
 
+    /// A number is an index only where a port is opened, as it may be the name of something else.
+    #[test]
+    fn an_interface_has_an_index() {
+        apart(|| {
+            assert!(Interface::open("1").is_err());
+            assert_eq!((Interface::find("1").unwrap().name(), Interface::name_of(1).as_deref()), ("lo", Some("lo")));
+            linerate::open(["packet:1"]).unwrap();
+            let error = linerate::open(["packet:1000000"]).map(drop).unwrap_err().to_string();
+            assert!(error.contains("there is no such interface; there are lo"), "{error}");
+        });
+    }
+
     #[test]
     fn rings_have_room_for_the_requested_packets() {
         apart(|| {
