@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use linerate::Error;
-use linerate::link::{Counters, Direction, Event, LINK, Link, LinkPort, Parameters, Refused, of_direction, reserved};
-use linerate::port::{Description, Device, Opening, PortClass, PortKind, PortOption, Value};
+use linerate::link::{Counters, Direction, Event, LINK, Link, Parameters, Refused, of_direction, reserved};
+use linerate::port::{PortClass, Value};
 use linerate::traffic::Report;
 use serde_json::json;
 
@@ -18,6 +18,9 @@ use crate::options::{RunOptions, Wait};
 use crate::run::{Mode, Run, Sums};
 use crate::terminal::note;
 use crate::wire::is_tester;
+
+/// Packets from A to B, and from B to A.
+const WAYS: [Direction; 2] = [Direction::FromPort, Direction::ToPort];
 
 /// `linerate link`.
 struct Emulation;
@@ -41,18 +44,12 @@ impl Mode for Emulation {
 #[derive(Clone, Debug, Default)]
 pub struct LinkOptions(Vec<(&'static str, String)>);
 
-fn names() -> std::slice::Iter<'static, PortOption> {
-    LINK.options.iter()
-}
-
 impl Args for LinkOptions {
     fn augment_args(command: Command) -> Command {
-        names().fold(command, |command, option| {
+        LINK.options.iter().fold(command, |command, option| {
             let arg = Arg::new(option.name).long(option.name).help(option.help).help_heading("Link");
             command.arg(match option.value {
-                Value::Switch => {
-                    arg.value_name("on|off").num_args(0..=1).require_equals(true).default_missing_value("on")
-                }
+                Value::Switch => arg.value_name("WORD").value_parser(["on", "off"]),
                 Value::Text(value) => arg.value_name(value),
                 Value::Number(..) => arg.value_name("N"),
                 Value::Word(words) => arg.value_name("WORD").value_parser(words.to_vec()),
@@ -68,7 +65,7 @@ impl Args for LinkOptions {
 impl FromArgMatches for LinkOptions {
     fn from_arg_matches(matches: &ArgMatches) -> Result<LinkOptions, clap::Error> {
         let value = |name: &'static str| matches.get_one::<String>(name).map(|value| (name, value.clone()));
-        Ok(LinkOptions(names().filter_map(|option| value(option.name)).collect()))
+        Ok(LinkOptions(LINK.options.iter().filter_map(|option| value(option.name)).collect()))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -84,6 +81,11 @@ impl LinkOptions {
         let options: Vec<(&str, &str)> = self.0.iter().map(|(name, value)| (*name, &**value)).collect();
         of_direction(&options, direction, class)
     }
+
+    /// Returns the options without a number of packets, so that it is computed.
+    fn without_packets(&self) -> LinkOptions {
+        LinkOptions(self.0.iter().filter(|(name, _)| *name != "packets").cloned().collect())
+    }
 }
 
 /// Forwards between two ports over an emulated link until the run ends.
@@ -93,48 +95,44 @@ pub fn run(
     count: Option<u64>,
     options: &RunOptions,
 ) -> Result<ExitCode, Error> {
+    let classes = [linerate::parse(a)?.class(), linerate::parse(b)?.class()];
     // Each port delays the packets that are received from it, so that its thread can sleep until they are due.
-    let mut links = Vec::new();
-    let (mut kinds, mut held_buffers) = (Vec::new(), 0);
-    for (port, direction, prefix) in [(a, Direction::FromPort, "link"), (b, Direction::ToPort, "link-back")] {
-        let class = linerate::parse(port)?.class();
+    let links = WAYS.map(|way| {
         let refused = |refused: Refused| usage(&format!("--{}: {}", refused.option, refused.why));
-        let parameters = asked.of_direction(direction, class).unwrap_or_else(refused);
-        held_buffers += reserved(&parameters);
-        let link = Link::new([parameters, Parameters::default()]);
-        kinds.push(kind_of(prefix, link.clone()));
-        links.push(link);
-    }
-    let names = [format!("link:{a}"), format!("link-back:{b}")];
+        let parameters = asked.of_direction(way, classes[way as usize]).unwrap_or_else(refused);
+        Link::new([parameters, Parameters::default()])
+    });
+    let held_buffers = links.iter().map(|link| reserved(&link.parameters()[0])).sum();
     let wait = options.wait.or(Some(Wait::Adaptive));
-    let options = &RunOptions { kinds, held_buffers, wait, ..options.clone() };
-    let mut run = Run::open(&Emulation, &names.each_ref().map(String::as_str), count, options)?;
+    let options = &RunOptions { held_buffers, wait, ..options.clone() };
+    let mut run = Run::open(&Emulation, &[a, b], count, options)?;
+    let devices = std::mem::take(&mut run.ports.devices).into_iter();
+    run.ports.devices = devices.zip(&links).map(|(device, link)| device.wrapped(link.clone())).collect();
     let ways = [[a, b], [b, a]];
     for (link, [from, to]) in links.iter().zip(ways) {
         note(&format!("{from} to {to}: {}", describe(&link.parameters()[0])));
     }
-    run.live.make_link_variable(changer(asked.clone(), [a, b], [links[0].clone(), links[1].clone()])?);
+    run.live.make_link_variable(changer(asked.clone(), classes, links.clone()));
     fwd::start_unchanged(&mut run, options)?;
     let (testers, held) = ([is_tester(a), is_tester(b)], run.threads.held.clone());
     let judge = |reports: &[Option<Report>], _: Sums| fwd::judge(reports, testers);
     run.finish(judge, |measured| {
-        let counters = [&links[0], &links[1]].map(|link| link.counters(Direction::FromPort));
+        let counters = links.each_ref().map(|link| link.counters(Direction::FromPort));
         let sum = |count: &dyn Fn(&Counters) -> u64| counters.iter().map(|counters| count(counters)).sum::<u64>();
         let outcome = &mut measured.outcome;
-        outcome.held = held.load(Ordering::Relaxed) + sum(&Counters::held);
+        outcome.held = held.load(Ordering::Relaxed) + sum(&|counters| counters.get(Event::InFlight));
         outcome.lost = outcome.lost.saturating_sub(sum(&Counters::dropped) + outcome.held);
         let damaged = sum(&|counters| counters.get(Event::Corrupted) + counters.get(Event::Truncated));
         outcome.corrupted = outcome.corrupted.saturating_sub(damaged);
         let (mut parts, mut table) = (Vec::new(), String::new());
         for (counters, [from, to]) in counters.iter().zip(ways) {
-            let mut part = json!({ "from": from, "to": to, "held": counters.held() });
+            let mut part = json!({ "from": from, "to": to });
             let mut seen = Vec::new();
             for event in Event::ALL {
                 let count = counters.get(event);
                 part[event.name()] = count.into();
                 seen.extend((count > 0).then(|| format!("{count} {}", event.phrase())));
             }
-            seen.extend((counters.held() > 0).then(|| format!("{} in the link at the end", counters.held())));
             if !seen.is_empty() {
                 table += &format!("{from} to {to}: {}\n", seen.join(", "));
             }
@@ -147,16 +145,14 @@ pub fn run(
 /// Returns a function that changes options of a running link.
 fn changer(
     asked: LinkOptions,
-    ports: [&str; 2],
+    classes: [PortClass; 2],
     links: [Link; 2],
-) -> Result<impl Fn(&BTreeMap<String, String>) -> Result<(), String> + 'static, Error> {
-    let [a, b] = ports.map(|port| Ok::<_, Error>(linerate::parse(port)?.class()));
-    let classes = [a?, b?];
+) -> impl Fn(&BTreeMap<String, String>) -> Result<(), String> {
     let asked = RefCell::new(asked);
-    Ok(move |changes: &BTreeMap<String, String>| {
+    move |changes: &BTreeMap<String, String>| {
         let mut new = asked.borrow().clone();
         for (option, value) in changes {
-            let Some(known) = names().find(|known| known.name == option) else {
+            let Some(known) = LINK.options.iter().find(|known| known.name == option) else {
                 return Err(format!("a link has no option {option}"));
             };
             if ["seed", "packets"].contains(&known.name) {
@@ -165,35 +161,28 @@ fn changer(
             new.0.retain(|(name, _)| *name != known.name);
             new.0.extend((!value.is_empty()).then(|| (known.name, value.clone())));
         }
-        let parameters = |n: usize| {
-            let direction = [Direction::FromPort, Direction::ToPort][n];
-            let parameters = new.of_direction(direction, classes[n]);
-            let parameters = parameters.map_err(|refused| format!("{}: {}", refused.option, refused.why))?;
-            let [old, _] = links[n].parameters();
-            match (parameters.capacity(), old.capacity()) {
-                (needed, there) if needed > there => Err(format!(
-                    "the link would need room for {needed} packets, and has {there}; start it with --packets {needed}"
-                )),
-                _ => Ok(parameters),
+        let mut parameters = Vec::new();
+        for (way, link) in WAYS.iter().zip(&links) {
+            let class = classes[*way as usize];
+            let refused = |refused: Refused| format!("{}: {}", refused.option, refused.why);
+            let needed = |options: &LinkOptions| {
+                options.without_packets().of_direction(*way, class).map_or(0, |parameters| parameters.capacity())
+            };
+            // A user who set fewer packets than the link could need has accepted that it may be full.
+            let (needed, there) = (needed(&new), link.parameters()[0].capacity().max(needed(&asked.borrow())));
+            if needed > there {
+                return Err(format!(
+                    "the link would hold {needed} packets, and has room for {there}; start it with --packets {needed}"
+                ));
             }
-        };
-        let parameters = [parameters(0)?, parameters(1)?];
+            parameters.push(new.of_direction(*way, class).map_err(refused)?);
+        }
         for (link, parameters) in links.iter().zip(parameters) {
             link.set_parameters(Direction::FromPort, parameters);
         }
         *asked.borrow_mut() = new;
         Ok(())
-    })
-}
-
-/// Returns a kind whose ports have this link. All options in their names belong to the inner port.
-fn kind_of(prefix: &'static str, link: Link) -> &'static PortKind {
-    let open = move |opening: Opening<'_>| -> Result<Box<dyn Device>, Error> {
-        Ok(Box::new(LinkPort::open(&opening, link.clone())?))
-    };
-    let description = Description { prefix, options: &[], held_buffers: None, ..LINK.description };
-    // It lives until the process ends, which the command does after this run.
-    Box::leak(Box::new(PortKind { description, open: Box::leak(Box::new(open)) }))
+    }
 }
 
 /// Describes a direction in one line.

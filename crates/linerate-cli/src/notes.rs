@@ -17,18 +17,20 @@ use crate::terminal::note;
 /// Returns the number of frames that arrived but that the ports did not deliver. `no_buffer` is left out: those packets
 /// wait for a buffer and are not lost.
 pub fn undelivered(statistics: &[Statistics]) -> u64 {
-    let of =
-        |Drops {
-             no_descriptor,
-             no_buffer: _,
-             bad_crc,
-             undersize,
-             oversize,
-             bad_frame,
-             malformed,
-             tx_too_long: _,
-             injected,
-         }: Drops| { no_descriptor + bad_crc + undersize + oversize + bad_frame + malformed + injected };
+    let of = |Drops {
+                  no_descriptor,
+                  no_buffer: _,
+                  bad_crc,
+                  undersize,
+                  oversize,
+                  bad_frame,
+                  malformed,
+                  tx_too_long: _,
+                  injected,
+                  in_flight,
+              }: Drops| {
+        no_descriptor + bad_crc + undersize + oversize + bad_frame + malformed + injected + in_flight
+    };
     statistics.iter().map(|port| of(port.drops)).sum()
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Command, FromArgMatches, ValueEnum};
 use linerate::memory::{self, PageSize};
-use linerate::port::{self, PortKind};
+use linerate::port;
 
 use crate::live::Steering;
 use crate::tune::Tuner;
@@ -70,10 +70,7 @@ pub struct RunOptions {
     /// Options of commands that can be controlled while they run
     #[arg(skip)]
     pub steering: Steering,
-    /// The command's own kinds of ports
-    #[arg(skip)]
-    pub kinds: Vec<&'static PortKind>,
-    /// Buffers that these need in addition to those of queues
+    /// Buffers for packets that the command holds
     #[arg(skip)]
     pub held_buffers: usize,
 }

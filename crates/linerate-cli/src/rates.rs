@@ -246,6 +246,7 @@ pub fn in_words(cause: &str) -> &str {
         "malformed" => "malformed",
         "tx_too_long" => "not sent: too long, or not writable",
         "injected" => "injected faults",
+        "in_flight" => "still in a link at the end",
         other => other,
     }
 }

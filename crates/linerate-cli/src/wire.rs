@@ -13,7 +13,7 @@ pub fn wire_of(name: &PortName) -> Option<&str> {
 pub fn wire_rate(name: &PortName) -> Option<(Rate, f64)> {
     let wire = wire_of(name)?;
     let size = name.number("size", 64, 64..=9732).ok()?;
-    let rate = name.option("rate")?.parse().ok()?;
+    let rate = name.innermost_option("rate")?.parse().ok()?;
     (wire == "traffic").then_some((rate, (size - 4) as f64))
 }
 

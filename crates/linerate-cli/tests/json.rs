@@ -35,9 +35,10 @@ fn the_json_of_each_command_is_as_its_schema_says() {
     let (to_capture, socket, report) = (format!("pcap:{captured}?write"), path("socket"), path("report"));
     expect(0, &mut linerate(&["gen", &to_capture, "--rate", "20k", "--count", "200", "--seconds", "60"]));
 
-    let words: [&[&str]; 19] = [
+    let words: [&[&str]; 20] = [
         &["fwd", "sim:j0?rate=10k", "sim:j1?rate=10k", "--seconds", "1.2"],
         &["fwd", "sim:j0?rate=10k", "sim:j1", "--count", "1000", "--profile", "--seconds", "60"],
+        &["link", "sim:j0?rate=10k", "sim:j1?rate=10k", "--loss", "1%", "--delay", "1ms", "--seconds", "0.3"],
         &["filter", "sim:j0?rate=10k", "--only", "udp", "--count", "100", "--seconds", "60"],
         &["gen", "null:", "--streams", &streams, "--seconds", "60"],
         &["gen", "null:", "--count", "10", "--reply", "arp", "--address", "10.0.0.1", "--seconds", "60"],

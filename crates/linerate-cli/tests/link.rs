@@ -120,6 +120,13 @@ fn wrong_links_are_explained() {
         (&["link", "sim:0", "sim:1", "--delay", "2h"], "at most one hour"),
         (&["link", "sim:0", "sim:1", "--jitter", "1ms"], "--jitter: it needs delay, too"),
         (&["sink", "link:sim:0?rate=10Mbit"], "a rate needs the length of its queue"),
+        (&["link", "sim:0", "sim:1", "--rate", "100", "--queue", "1p"], "--rate: it must be a rate in bits per second"),
+        (
+            &["link", "sim:0", "sim:1", "--delay", "1ms", "--jitter", "1ms", "--order", "maybe"],
+            "possible values: on, off",
+        ),
+        (&["latency", "sim:0", "sim:1", "--queues", "2"], "frames are sent and received on one queue"),
+        (&["rfc2544", "sim:0?queues=2", "sim:1"], "frames are sent and received on one queue"),
         (&["sink", "link:sim:0?delay=5"], "a time with a unit"),
         (&["sink", "link:sim:0?rate=10Mbit&queue=5ms&queues=2"], "a link with a rate has one queue"),
     ] {
@@ -127,6 +134,36 @@ fn wrong_links_are_explained() {
         assert!(!output.status.success(), "{words:?}");
         assert!(text(&output.stderr).contains(why), "{words:?}: {}", text(&output.stderr));
     }
+}
+
+/// Packets that are in the link at the end are counted, also by commands that know no links.
+#[test]
+fn packets_in_flight_at_the_end_are_counted() {
+    let of = |words: &[&str]| summary(&expect(0, &mut linerate(&[words, &["--json"]].concat())).stdout);
+    let sum = of(&["link", "sim:0?rate=1k", "sim:1?rate=1k", "--delay", "60s", "--packets", "100k", "--seconds", "1"]);
+    for port in 0..2 {
+        let (link, port) = (&sum["link"][port], &sum["ports"][port]);
+        assert!(link["in_flight"].as_u64() > Some(0), "{sum}");
+        assert_eq!(
+            (&link["in_flight"], &port["drops"]["in_flight"]),
+            (&port["rx_slots"][0], &link["in_flight"]),
+            "{sum}"
+        );
+    }
+    assert_eq!((&sum["lost"], &sum["packets"]), (&0.into(), &0.into()), "{sum}");
+    let sum = of(&["sink", "link:sim:0?delay=60s&packets=100k", "--seconds", "1"]);
+    assert_eq!(sum["ports"][0]["drops"]["in_flight"], sum["ports"][0]["rx_slots"][0], "{sum}");
+    let sum = of(&["gen", "link:null:?delay=60s", "--rate", "1k", "--seconds", "1"]);
+    assert!(sum["ports"][0]["unsent"].as_u64() > Some(0), "{sum}");
+}
+
+/// A port of the command may have a link, too.
+#[test]
+fn links_can_be_nested() {
+    let words =
+        ["link", "link:echo:a?delay=30ms&packets=1000", "link:echo:b?delay=40ms&packets=1000", "--delay", "50ms"];
+    let output = expect(0, linerate(&words).args(["--seconds", "0.1", "--json"]));
+    assert_eq!(summary(&output.stdout)["link"][1]["from"], "link:echo:b?delay=40ms&packets=1000");
 }
 
 /// Options in the names of ports belong to the ports, also if the link has options of the same name.

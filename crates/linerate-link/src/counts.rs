@@ -24,11 +24,13 @@ pub enum Event {
     Reordered,
     /// How often the link held as many packets as it can, and accepted no more until one left.
     Stalled,
+    /// Still in the link when its queue stopped.
+    InFlight,
 }
 
 impl Event {
     /// All events.
-    pub const ALL: [Event; 9] = [
+    pub const ALL: [Event; 10] = [
         Event::Lost,
         Event::QueueFull,
         Event::Codel,
@@ -38,6 +40,7 @@ impl Event {
         Event::Duplicated,
         Event::Reordered,
         Event::Stalled,
+        Event::InFlight,
     ];
 
     /// Returns the event's name, for programs.
@@ -52,6 +55,7 @@ impl Event {
             Event::Duplicated => "duplicated",
             Event::Reordered => "reordered",
             Event::Stalled => "stalled",
+            Event::InFlight => "in_flight",
         }
     }
 
@@ -67,6 +71,7 @@ impl Event {
             Event::Duplicated => "duplicated",
             Event::Reordered => "overtaken",
             Event::Stalled => "times without room for more packets (raise packets=N)",
+            Event::InFlight => "in the link at the end",
         }
     }
 
@@ -88,7 +93,11 @@ impl Counters {
     /// Counts an event.
     #[inline]
     pub(crate) fn count(&self, event: Event) {
-        self.events[event as usize].fetch_add(1, Ordering::Relaxed);
+        self.add(event, 1);
+    }
+
+    pub(crate) fn add(&self, event: Event, count: u64) {
+        self.events[event as usize].fetch_add(count, Ordering::Relaxed);
     }
 
     /// Replaces what one line holds.

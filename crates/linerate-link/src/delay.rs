@@ -1,10 +1,10 @@
 //! Delays of packets: constant, or random with a distribution.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use linerate_core::port::Random;
 
+use crate::file::read;
 use crate::quantity::LONGEST;
 
 /// The intervals of a quantile table. The error of the distribution function is below one interval, 1/4,096.
@@ -55,10 +55,7 @@ impl Distribution {
             "uniform" => Ok(Distribution::uniform()),
             "normal" => Ok(Distribution::normal()),
             "pareto" => Ok(Distribution::pareto()),
-            path if path.contains('/') => {
-                let text = std::fs::read_to_string(Path::new(path)).map_err(|error| format!("{path}: {error}"))?;
-                Distribution::parse(&text).map_err(|why| format!("{path}: {why}"))
-            }
+            path if path.contains('/') => read(path, Distribution::parse),
             _ => Err("it is uniform, normal, pareto, or the path of one of netem's files, with a /".to_string()),
         }
     }

@@ -13,6 +13,7 @@
 pub mod codel;
 mod counts;
 pub mod delay;
+mod file;
 mod line;
 pub mod loss;
 mod parameters;

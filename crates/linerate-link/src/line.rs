@@ -235,8 +235,8 @@ impl Line {
         self.release_overtaken(0);
     }
 
-    /// Changes the parameters at `now`. Packets in the line keep their delays; the rest of a queue is sent at the new
-    /// rate. The seed and the memory stay as they were.
+    /// Changes the parameters at `now`. The rest of a queue is sent at the new rate. Packets in the line keep their
+    /// delays, but none has longer to travel than the new delay. The seed and the memory stay as they were.
     pub fn change(&mut self, parameters: &Parameters, now: u64) {
         self.advance(now);
         let (seed, packets) = (self.parameters.seed, self.parameters.packets);
@@ -249,8 +249,22 @@ impl Line {
         }
         self.set_pace(parameters.pace.clone(), now);
         self.parameters = Parameters { seed, packets, ..parameters.clone() };
+        self.shorten_delays(now);
         self.advance(now);
         self.report();
+    }
+
+    /// Limits the delays of packets in the line to the longest possible one. Otherwise a link with a very long delay
+    /// would not transport anything after a change, since packets keep their order.
+    fn shorten_delays(&mut self, now: u64) {
+        let longest = self.parameters.longest_delay();
+        let latest = now.saturating_add(longest);
+        self.queue.iter_mut().for_each(|queued| queued.delay = queued.delay.min(longest));
+        self.flight.iter_mut().for_each(|flying| flying.due = flying.due.min(latest));
+        self.overtaken.iter_mut().for_each(|flying| flying.due = flying.due.min(latest));
+        let shortened = |Reverse(flying): Reverse<Flying>| Reverse(Flying { due: flying.due.min(latest), ..flying });
+        self.early = std::mem::take(&mut self.early).into_iter().map(shortened).collect();
+        self.last_due = self.last_due.min(latest);
     }
 
     /// Returns the current parameters, with the changes of the schedule.
@@ -454,12 +468,12 @@ impl Line {
         self.number += 1;
         let flying = Flying { due, number: self.number, stored };
         if is_overtaken && self.overtaken.is_none() {
-            self.counters.count(Event::Reordered);
             self.overtaken = Some(flying);
             return;
         }
         self.arrive(flying);
         if self.overtaken.is_some() {
+            self.counters.count(Event::Reordered);
             self.release_overtaken(due);
         }
     }
@@ -513,6 +527,8 @@ impl Drop for Line {
     fn drop(&mut self) {
         let [held, queued] = self.reported;
         self.counters.hold([held, 0], [queued, 0]);
+        let waiting = self.queue.len() + self.flight.len() + self.early.len() + usize::from(self.overtaken.is_some());
+        self.counters.add(Event::InFlight, (waiting + self.ready.packets().count()) as u64);
     }
 }
 
@@ -652,7 +668,7 @@ mod tests {
         assert_eq!(numbers(&arrivals(&mut line, 9 * MS)), [1, 0]);
         // No other packet comes.
         assert_eq!(arrivals(&mut line, u64::MAX), [(2, 10 * MS)]);
-        assert_eq!(line.counters().get(Event::Reordered), 2);
+        assert_eq!(line.counters().get(Event::Reordered), 1);
     }
 
     #[test]
@@ -709,7 +725,11 @@ mod tests {
         line.release(1000 * MS, &mut arrived);
         line.accept(1000 * MS, &mut batch);
         assert_eq!((arrived.len(), line.counters().dropped()), (held, 0));
-        drop((line, batch, arrived));
+        let counters = line.counters().clone();
+        let in_line = line.held() as u64;
+        drop(line);
+        assert_eq!((in_line > 0, counters.get(Event::InFlight)), (true, in_line));
+        drop((batch, arrived));
         assert_eq!(pool.available(), 4096);
     }
 
@@ -735,9 +755,9 @@ mod tests {
         enter(&mut line, 0, 0..4);
         let faster = Parameters::of([("rate", "8Mbit"), ("queue", "10p"), ("delay", "0")]).unwrap();
         line.change(&faster, MS + MS / 2);
-        // Half of the second packet is left, which takes 50 us. Delays of packets in the line stay.
+        // Half of the second packet is left, which takes 50 us. No packet travels longer than the new delay.
         let us = MS / 1000;
-        let wanted = [(0, 2 * MS), (1, 2550 * us), (2, 2650 * us), (3, 2750 * us)];
+        let wanted = [(0, 1500 * us), (1, 1550 * us), (2, 1650 * us), (3, 1750 * us)];
         assert_eq!(arrivals(&mut line, u64::MAX), wanted);
         enter(&mut line, 10 * MS, 4..6);
         line.change(&Parameters::of([]).unwrap(), 10 * MS); // no rate: the queue is empty at once

@@ -6,6 +6,7 @@ use linerate_core::batch::MAX_CHAIN;
 
 use crate::codel::Codel;
 use crate::delay::{Delay, Distribution};
+use crate::file::read;
 use crate::loss::Loss;
 use crate::quantity::{Amount, amount, duration, probability, rate};
 use crate::schedule::Schedule;
@@ -29,7 +30,7 @@ const FEWEST: usize = MAX_CHAIN;
 /// The shortest frame, without its CRC.
 const SHORTEST_FRAME: usize = 60;
 
-/// The bytes of a frame that count for the rate.
+/// The bytes of a frame that count for the rate and the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overhead {
     /// The frame without its CRC, as in captures.
@@ -98,7 +99,7 @@ pub struct Refused {
 }
 
 /// The names of all options, with those that need another one after the colon.
-const NEEDS: [(&str, &str); 10] = [
+pub(crate) const NEEDS: [(&str, &str); 10] = [
     ("jitter", "delay"),
     ("distribution", "jitter"),
     ("order", "jitter"),
@@ -192,7 +193,8 @@ impl Parameters {
                 let target = parsed("target", get("target"), duration)?.unwrap_or(default.target);
                 let interval = parsed("interval", get("interval"), duration)?.unwrap_or(default.interval);
                 if target == 0 || interval < target {
-                    return refused("target", "it is above 0, and at most the interval".to_string());
+                    let option = if interval < default.target { "interval" } else { "target" };
+                    return refused(option, "the target is above 0, and at most the interval".to_string());
                 }
                 Some(Codel { target, interval, ecn: is_on("ecn")? })
             }
@@ -336,12 +338,6 @@ impl Parameters {
     pub fn capacity(&self) -> usize {
         self.capacity_at(OF_OTHERS)
     }
-}
-
-/// Reads a file, and parses it.
-fn read<T>(path: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<T, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
-    parse(&text).map_err(|why| format!("{path}: {why}"))
 }
 
 #[cfg(test)]

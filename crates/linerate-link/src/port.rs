@@ -10,13 +10,13 @@ use linerate_core::batch::MAX_CHAIN;
 use linerate_core::error::{Error, Result};
 use linerate_core::memory::{Pool, Reservation};
 use linerate_core::port::{
-    Address, Description, Device, Info, Opening, PortClass, PortKind, PortName, PortOption, Receive, RxWrapper,
-    Statistics, Transmit, TxWrapper, Value, Wrapped, Wrapper, rx_around, tx_around,
+    Address, Description, Device, Info, Opening, PortClass, PortKind, PortName, PortOption, QueueStatistics, Receive,
+    RxWrapper, Statistics, Transmit, TxWrapper, Value, Wrapped, Wrapper, rx_around, tx_around,
 };
 
-use crate::counts::Counters;
+use crate::counts::{Counters, Event};
 use crate::line::Line;
-use crate::parameters::{OF_CARDS, OF_OTHERS, Parameters, Refused};
+use crate::parameters::{NEEDS, OF_CARDS, OF_OTHERS, Parameters, Refused};
 use crate::timer::Timer;
 
 /// A port over an emulated link.
@@ -232,7 +232,20 @@ pub fn of_direction(
             (_, value, _) => own.push((option, value)),
         }
     }
-    let mut parameters = Parameters::of(own)?;
+    // Options for both directions apply where the options are that they need: `jitter=2ms/&distribution=normal`.
+    let is_there = |own: &[(&str, &str)], name: &str| own.iter().any(|(option, _)| *option == name);
+    for (option, needed) in NEEDS {
+        if !is_there(&own, needed) && options.iter().any(|(name, _)| *name == needed) {
+            own.retain(|(name, _)| *name != option);
+        }
+    }
+    let mut parameters = Parameters::of(own).map_err(|refused| match (refused.option, direction) {
+        ("trace", Direction::ToPort) if is_there(options, "trace-back") => Refused { option: "trace-back", ..refused },
+        ("schedule", Direction::ToPort) if is_there(options, "schedule-back") => {
+            Refused { option: "schedule-back", ..refused }
+        }
+        _ => refused,
+    })?;
     parameters.packets = Some(parameters.capacity_at(match class {
         PortClass::Card | PortClass::ServedCard | PortClass::Model => OF_CARDS,
         _ => OF_OTHERS,
@@ -274,6 +287,16 @@ impl Wrapper for Link {
 
     fn statistics(&self, mut inner: Statistics) -> Statistics {
         inner.drops.injected += self.directions.iter().map(|shared| shared.counters.dropped()).sum::<u64>();
+        inner.drops.in_flight += self.counters(Direction::FromPort).get(Event::InFlight);
+        inner
+    }
+
+    /// The program has given packets to the port that the link still has, or has dropped.
+    fn queue_statistics(&self, mut inner: QueueStatistics) -> QueueStatistics {
+        let counters = self.counters(Direction::ToPort);
+        if let Some(first) = inner.tx_slots.first_mut() {
+            *first += counters.held() + counters.get(Event::InFlight) + counters.dropped();
+        }
         inner
     }
 

@@ -46,7 +46,7 @@ pub fn rate(text: &str) -> Result<u64, &'static str> {
     let unit = unit.strip_suffix("/s").unwrap_or(unit);
     // `bps` is not accepted: tc(8) means bytes by it, others bits.
     let scale = match unit.strip_suffix("bit").unwrap_or(unit) {
-        "" => 1.0,
+        "" if unit == "bit" => 1.0,
         "k" | "K" => 1e3,
         "M" | "m" => 1e6,
         "G" | "g" => 1e9,
@@ -142,7 +142,7 @@ mod tests {
         for text in ["", "20", "-1ms", "1e99s", "2h1", "ms", "NaN", "inf", "1.2.3ms", "61m", "1ems", "١ms"] {
             assert!(duration(text).is_err(), "{text}");
         }
-        for text in ["", "0", "0.4", "-1M", "10Mbps", "1e13", "5MB", "Mbit", "1e400"] {
+        for text in ["", "0", "100", "0.4bit", "-1M", "10Mbps", "1e13bit", "5MB", "Mbit", "1e400"] {
             assert!(rate(text).is_err(), "{text}");
         }
         for text in ["", "101%", "-1%", "1.01", "%", "1ms", "1e-9999x"] {

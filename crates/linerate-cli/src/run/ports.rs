@@ -42,8 +42,7 @@ pub struct Ports {
 impl Ports {
     /// Opens ports on one pool that is large enough for all their queues.
     pub fn open(mode: &dyn Mode, names: &[&str], options: &RunOptions) -> Result<Ports, Error> {
-        let kinds = Options { kinds: options.kinds.clone(), ..Options::default() };
-        let parsed = names.iter().map(|name| kinds.parse(name)).collect::<Result<Vec<_>, Error>>()?;
+        let parsed = names.iter().map(|name| linerate::parse(name)).collect::<Result<Vec<_>, Error>>()?;
         check_standard_output(&parsed);
         check_cables(
             &parsed.iter().filter_map(|name| Some((name.model()?, name.option("wire")?))).collect::<Vec<_>>(),
@@ -79,9 +78,9 @@ impl Ports {
         self.devices.first().map_or(1, |device| device.info().rx_queues)
     }
 
-    /// Records the length of the frames that the run sends.
+    /// Records the length of frames that the run sends through a port.
     pub fn sends_frames_of(&mut self, len: usize) {
-        self.sends_chains = len > self.devices[0].pool().region().room();
+        self.sends_chains |= len > self.devices[0].pool().region().room();
     }
 
     /// Returns whether packets may be chains of slots, which count once.
@@ -253,7 +252,6 @@ fn port_options(names: &[PortName], options: &RunOptions, pool: Arc<Pool>) -> Op
             _ => Some(Duration::from_micros(options.throttle.into())),
         },
         timestamps: options.timestamps,
-        kinds: options.kinds.clone(),
         take: options.bind.then_some(TakeFromKernel { access: Access::Either, force: options.force }),
         ..Options::default().with_queues(options.queues)
     }

@@ -103,6 +103,25 @@ impl Port {
         Port { device, link: Mutex::default(), seen }
     }
 
+    /// Wraps the port, which keeps its name. No queue may have been started.
+    ///
+    /// ```
+    /// use linerate::link::{Link, Parameters};
+    ///
+    /// # fn main() -> linerate::Result<()> {
+    /// let [port] = linerate::open(["echo:"])?;
+    /// let slow = Parameters::of([("delay", "20ms"), ("packets", "1000")]).unwrap();
+    /// let port = port.wrapped(Link::new([slow, Parameters::default()]));
+    /// assert!(port.info().description.ends_with("over a link"));
+    /// # Ok(()) }
+    /// ```
+    pub fn wrapped(mut self, wrapper: impl Wrapper + 'static) -> Port {
+        let name = self.device.name().to_string();
+        let absent = Box::new(wrapper::Absent(self.device.pool().clone()));
+        let device = std::mem::replace(&mut self.device, absent);
+        Port::of(Box::new(Wrapped::new(&name, device, wrapper)))
+    }
+
     /// Returns the name that the port was opened with.
     ///
     /// ```

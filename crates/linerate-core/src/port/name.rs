@@ -339,6 +339,11 @@ impl PortName {
         self.options.iter().find(|(name, _)| name == option).map(|(_, value)| value.as_str())
     }
 
+    /// Returns the value of an option of the innermost port. A wrapper may have an option of the same name.
+    pub fn innermost_option(&self, option: &str) -> Option<&str> {
+        self.innermost().option(option)
+    }
+
     /// Returns the minimum size of the port's packet buffers, for frames of the default length. It is larger than 2,048
     /// if the innermost port has an [option that needs large buffers](Description::large_buffers), and it is on.
     pub fn buffer_size(&self) -> usize {

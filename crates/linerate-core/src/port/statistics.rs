@@ -65,13 +65,15 @@ pub struct Drops {
     /// Packets that the port cannot send. They are longer than its longest frame (on a card, plus 4 bytes for a VLAN
     /// tag), or they have pending offloads (`?offloads=on`) that cannot be done.
     pub tx_too_long: u64,
-    /// Dropped deliberately, by `faulty:`.
+    /// Dropped deliberately, by `faulty:` or `link:`.
     pub injected: u64,
+    /// Received packets that were still in an emulated link when the queue stopped.
+    pub in_flight: u64,
 }
 
 impl Drops {
     /// Returns each cause's name and count.
-    pub fn by_cause(&self) -> [(&'static str, u64); 9] {
+    pub fn by_cause(&self) -> [(&'static str, u64); 10] {
         [
             ("no_descriptor", self.no_descriptor),
             ("no_buffer", self.no_buffer),
@@ -82,6 +84,7 @@ impl Drops {
             ("malformed", self.malformed),
             ("tx_too_long", self.tx_too_long),
             ("injected", self.injected),
+            ("in_flight", self.in_flight),
         ]
     }
 }
@@ -99,6 +102,7 @@ impl AddAssign for Drops {
             malformed,
             tx_too_long,
             injected,
+            in_flight,
         } = other;
         self.no_descriptor += no_descriptor;
         self.no_buffer += no_buffer;
@@ -109,6 +113,7 @@ impl AddAssign for Drops {
         self.malformed += malformed;
         self.tx_too_long += tx_too_long;
         self.injected += injected;
+        self.in_flight += in_flight;
     }
 }
 

@@ -186,6 +186,27 @@ impl<W: Wrapper> Wrapped<W> {
     }
 }
 
+/// Replaces the device of a port that is wrapped, until the port is dropped.
+pub(super) struct Absent(pub(super) Arc<Pool>);
+
+impl Device for Absent {
+    fn name(&self) -> &str {
+        ""
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        &self.0
+    }
+
+    fn rx(&mut self, _queue: u16) -> Result<Box<dyn Receive>> {
+        Err(self.has_no("queues"))
+    }
+
+    fn tx(&mut self, _queue: u16) -> Result<Box<dyn Transmit>> {
+        Err(self.has_no("queues"))
+    }
+}
+
 impl<W: Wrapper> Device for Wrapped<W> {
     fn name(&self) -> &str {
         &self.name
