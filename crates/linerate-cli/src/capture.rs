@@ -130,7 +130,7 @@ impl CaptureOptions {
         if is_ring && is_standard_output(path) {
             usage("standard output cannot be split into files: leave out --file-size and --file-seconds");
         }
-        if path.extension().is_some_and(|ending| ending == "gz") {
+        if path.extension().is_some_and(|ending| ["gz", "lz4", "xz", "bz2"].iter().any(|other| ending == *other)) {
             usage(&format!("files are compressed with zstd: --write {}", path.with_extension("zst").display()));
         }
         if ports.len() > 1 && !is_standard_output(path) && Format::of(path) == Format::Pcap {
@@ -319,11 +319,13 @@ fn spawn(
                     packet.append_to(&mut whole);
                     &whole[..]
                 };
-                if rules.keep(frame, &mut undecided)
-                    && expression.as_ref().is_none_or(|expression| expression.matches(frame))
-                {
+                let (origin, matches) = (packet.origin(), |expression: &Expression| {
+                    let (captured, len) = packet.origin().captured(frame);
+                    expression.matches(captured, len)
+                });
+                if rules.keep(frame, &mut undecided) && expression.as_ref().is_none_or(matches) {
                     accepted += 1;
-                    stream.push(packet.timestamp().unwrap_or(time), frame, packet.origin());
+                    stream.push(packet.timestamp().unwrap_or(time), frame, origin);
                 }
             }
             batch.clear();

@@ -134,6 +134,8 @@ pub fn run(asked: &Edit) -> Result<ExitCode, Error> {
             note(&format!("note: {count} {what}"));
         }
     }
+    // The counts include frames that an unwritable file does not have; the error has the number that it has at least.
+    end?;
     let interrupted = interrupts().should_end();
     if interrupted {
         note(&format!("note: interrupted: {} frames were read, and not those after them", counts.frames));
@@ -151,7 +153,7 @@ pub fn run(asked: &Edit) -> Result<ExitCode, Error> {
             counts.changed, counts.frames
         ));
     }
-    end.map(|()| ExitCode::SUCCESS)
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The note on packets that cannot get an Ethernet header.

@@ -347,7 +347,7 @@ impl Responder {
     /// the queues. Answers requests meanwhile; other packets that arrive are dropped.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if it does not answer.
+    /// [`ErrorKind::Unusable`] if it does not answer.
     pub fn resolve(
         &mut self,
         target: IpAddr,
@@ -355,7 +355,7 @@ impl Responder {
         tx: &mut TxQueue,
         rx: &mut [RxQueue],
     ) -> Result<[u8; 6], Error> {
-        let failed = |why: String| Error::new(ErrorKind::NotFound, port, why);
+        let failed = |why: String| Error::new(ErrorKind::Unusable, port, why);
         let request = self.host.ask(target).ok_or_else(|| {
             let family = if target.is_ipv4() { "IPv4" } else { "IPv6" };
             failed(format!("the port has no {family} address to ask {target} from"))
@@ -377,7 +377,7 @@ impl Responder {
     /// there is no reply within `wait`.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if a signal arrived first.
+    /// [`ErrorKind::Unusable`] if a signal arrived first.
     fn exchange<T>(
         &mut self,
         request: &[u8],
@@ -405,7 +405,7 @@ impl Responder {
                 return Ok(found);
             }
             if interrupts().wait(POLL) {
-                return Err(Error::new(ErrorKind::NotFound, port, format!("interrupted while waiting for {waiting}")));
+                return Err(Error::new(ErrorKind::Unusable, port, format!("interrupted while waiting for {waiting}")));
             }
         }
         Ok(None)

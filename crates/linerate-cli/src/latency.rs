@@ -20,6 +20,7 @@ use std::time::Duration;
 use clap::Args;
 use linerate::Error;
 use linerate::capture::Output;
+use linerate::port::PortName;
 use linerate::sim82599::Timed;
 use linerate::traffic::{Rate, Report, Sizes, Template};
 use serde_json::json;
@@ -152,7 +153,7 @@ const SECONDS: Duration = Duration::from_secs(2);
 
 /// Runs all loads.
 pub fn run(names: &[&str], load: &Load, options: &RunOptions) -> Result<ExitCode, Error> {
-    check_pairs(names);
+    check_pairs(names, options);
     let load = &Load { streams: load.path.read_streams(), ..load.clone() };
     let options = RunOptions { seconds: Some(options.seconds.unwrap_or(SECONDS)), ..options.clone() };
     if load.plot.is_some() && cfg!(not(feature = "charts")) {
@@ -254,8 +255,15 @@ fn unwritable(path: &Path, error: std::io::Error) -> Error {
     Error::file(path.display().to_string(), error.to_string())
 }
 
-/// Ends the program if the ports are not pairs.
-pub fn check_pairs(names: &[&str]) {
+/// Ends the program if the ports are not pairs with one queue each, which is where frames are sent and received.
+pub fn check_pairs(names: &[&str], options: &RunOptions) {
+    let has_several = |name: &&str| {
+        let queues = |name: PortName| name.option("queues").map_or(options.queues > 1, |queues| queues != "1");
+        linerate::parse(name).is_ok_and(queues)
+    };
+    if let Some(name) = names.iter().find(|name| has_several(name)) {
+        usage(&format!("{name}: frames are sent and received on one queue: leave out --queues and the option queues"));
+    }
     if names.len() % 2 == 1 {
         let last = names[names.len() - 1];
         usage(&format!(

@@ -162,7 +162,7 @@ struct Tester<'a> {
 
 /// Runs the benchmarks, and writes the report.
 pub fn run(names: &[&str], what: &Benchmarks, options: &RunOptions) -> Result<ExitCode, Error> {
-    check_pairs(names);
+    check_pairs(names, options);
     let streams = what.path.read_streams();
     if let Some(stream) = streams.iter().position(|stream| stream.size.is_some()) {
         usage(&format!("{}: rfc2544 sets the sizes of the frames: leave out size", streams[stream].label(stream)));

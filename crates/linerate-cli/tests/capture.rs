@@ -392,6 +392,19 @@ fn filters_take_what_tcpdump_takes() {
         capture(0, &[&port, "--write", &path, "--pcap-filter", expression, "--count", "7", "--seconds", "60"]);
         assert!(read(&path).0 == wanted[..7], "{expression}");
     }
+    // Lengths are those of the frames, not of the captured parts, as for tcpdump.
+    let snapped = folder.path("snapped.pcap");
+    let words = [0xA1B2_C3D4u32, 4 << 16 | 2, 0, 0, 60, 1, 0, 0, 60, 1514, 0, 0, 60, 96];
+    let bytes = |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
+    let records = [bytes(&words[..10]), vec![0; 60], bytes(&words[10..]), vec![0; 60]].concat();
+    std::fs::write(&snapped, records).unwrap();
+    for (expression, count) in [("greater 1000", 1), ("less 97", 1), ("len = 60", 0), ("greater 60", 2)] {
+        let port = format!("pcap:{snapped}");
+        capture(0, &[&port, "--write", &path, "--pcap-filter", expression]);
+        let dumped = Command::new("tcpdump").args(["-r", &snapped, "-w", "-", expression]).output_in_time().unwrap();
+        let dumped = (dumped.stdout.len() - 24) / 76;
+        assert_eq!((read(&path).0.len(), dumped), (count, count), "{expression}");
+    }
     let said = expect(2, &mut linerate(&["capture", "null:", "--pcap-filter", "tcp port many"]));
     assert!(text(&said.stderr).contains("libpcap cannot compile it: "), "{}", text(&said.stderr));
 }
@@ -653,7 +666,10 @@ fn what_cannot_be_done_is_said() {
     refused(2, &["null:", "--write", "-", "--file-size", "1M"], "standard output cannot be split into files");
     refused(2, &["null:", "--write", &file, "--file-seconds", "0"], "a number of seconds");
     refused(2, &["null:", "--write", &file, "--snaplen", "0"], "a whole number from 1 to 262144");
-    refused(2, &["null:", "--write", &folder.path("out.pcapng.gz")], "compressed with zstd: --write");
+    for ending in ["gz", "lz4", "xz", "bz2"] {
+        let path = folder.path(&format!("out.pcapng.{ending}"));
+        refused(2, &["null:", "--write", &path], "compressed with zstd: --write");
+    }
     refused(2, &["null:", "--file-size", "1M"], "--write");
     refused(1, &["null:", "--write", &folder.path("none/out.pcap")], "cannot write it: No such file or directory");
     refused(2, &[&format!("pcap:{file}?write"), "--write", &file], "receives no packets");

@@ -739,6 +739,14 @@ fn both_ports_have_one_count_and_one_rate() {
         assert!(part["last_sent_seconds"].as_f64().unwrap() >= 0.195, "{part}");
         assert_eq!((&part["pace"], &part["errors"]["times"]["count"]), (&json!("rate"), &json!(40)), "{part}");
     }
+    // Long frames are chains of slots, whose number is not that of packets, also if the last port gets none of them.
+    let mut long = frame(0);
+    long.resize(8942, 7);
+    write_timed(&file, &[(0, long.clone()), (1_000_000, long)]);
+    let split = [&file, &ports[0], &ports[1], "--split", "mac=02:00:00:00:00:77", "--top"];
+    let (_, summary, said) = replay(0, &split);
+    assert!(!said.contains("not sent"), "{said}");
+    assert!(summary["ports"].as_array().unwrap().iter().all(|port| port["unsent"].is_null()), "{summary}");
     let half = [&file, &ports[0], &ports[1], "--split", "port", "--rate", "50%"];
     refuses(2, &half, &["two ports have no common line rate"]);
 }

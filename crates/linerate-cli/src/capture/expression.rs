@@ -43,13 +43,13 @@ const NETMASK_UNKNOWN: c_uint = u32::MAX;
 const SNAPLEN: c_int = 256 << 10;
 
 impl Expression {
-    /// Returns whether the filter accepts a frame.
+    /// Returns whether the filter accepts a frame of `len` bytes, of which `captured` are known.
     #[inline]
-    pub fn matches(&self, frame: &[u8]) -> bool {
+    pub fn matches(&self, captured: &[u8], len: usize) -> bool {
         let Compiled { program, run } = &*self.0;
-        let len = frame.len() as c_uint;
-        // SAFETY: libpcap compiled the program, and `bpf_filter` reads only within the frame's `len` bytes.
-        unsafe { run(program.instructions, frame.as_ptr(), len, len) != 0 }
+        let (len, known) = (len.try_into().unwrap_or(c_uint::MAX), captured.len() as c_uint);
+        // SAFETY: libpcap compiled the program, and `bpf_filter` reads only within the `known` bytes of the frame.
+        unsafe { run(program.instructions, captured.as_ptr(), len, known) != 0 }
     }
 }
 

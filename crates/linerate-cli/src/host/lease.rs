@@ -41,7 +41,7 @@ impl HostOptions {
     /// Replaces `dhcp` and `auto` by the addresses that the network grants, with its router unless a gateway is given.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is no usable reply.
+    /// [`ErrorKind::Unusable`] if there is no usable reply.
     pub fn configure(&mut self, port: &Port, name: &str, tx: &mut TxQueue, rx: &mut [RxQueue]) -> Result<(), Error> {
         for n in 0..self.address.len() {
             let source = self.address[n];
@@ -86,7 +86,7 @@ impl HostOptions {
                     break;
                 }
             }
-            let failed = |why: String| Error::new(ErrorKind::NotFound, name, why);
+            let failed = |why: String| Error::new(ErrorKind::Unusable, name, why);
             match (reply, offer) {
                 (Some(DhcpReply::Offer), _) => {}
                 (Some(DhcpReply::Lease(lease)), _) => return Ok(granted_by_dhcp(name, lease)),
@@ -135,7 +135,7 @@ impl HostOptions {
         }
         let why = format!("no router advertised a prefix for addresses after {SOLICITATIONS} solicitations");
         let remedy = "check the router, the cable and the VLAN, or give an address: --address fd00::2/64";
-        Err(Error::new(ErrorKind::NotFound, name, why).with_remedy(Remedy::Step(remedy.into())))
+        Err(Error::new(ErrorKind::Unusable, name, why).with_remedy(Remedy::Step(remedy.into())))
     }
 }
 
