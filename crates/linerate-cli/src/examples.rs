@@ -157,7 +157,7 @@ mod tests {
         let page = include_str!("../../../docs/wires.md");
         let row = |kind: &&linerate::port::PortKind| {
             // A page lists the options of a kind with many.
-            let (shown, more) = if kind.options.len() > 12 { (6, " …") } else { (12, "") };
+            let (shown, more) = if kind.options.len() > 20 { (6, " …") } else { (20, "") };
             let options: Vec<String> =
                 kind.options.iter().take(shown).map(|option| format!("`{}`", option.name)).collect();
             let of_port = if matches!(kind.address, Address::Port) { ", and those of the port" } else { "" };

@@ -103,6 +103,15 @@ impl Port {
         Port { device, link: Mutex::default(), seen }
     }
 
+    /// Completes the opening of a port: see [`Device::start`]. `linerate::open` has done this; a program does it for a
+    /// device that it opened itself.
+    ///
+    /// # Errors
+    /// As [`Device::start`].
+    pub fn start(&mut self) -> Result<()> {
+        self.device.start()
+    }
+
     /// Wraps the port, which keeps its name. No queue may have been started.
     ///
     /// ```

@@ -51,15 +51,17 @@ impl Options {
             Some(pool) => pool.clone(),
             None => self.pool_for(&names)?,
         };
-        let mut devices = names.iter().map(|name| self.open_device(name, &pool)).collect::<Result<Vec<_>>>()?;
+        // A port can be monitored once it is a `Port`, also by the following names.
+        let open = |name: &PortName| self.open_device(name, &pool).map(Port::of);
+        let mut ports = names.iter().map(open).collect::<Result<Vec<_>>>()?;
         // A host: port gets the other port's address, so that Linux accepts that port's packets.
         let is_host = |at: &usize| names[*at].kind().copies_peer_mac;
-        if let Some(mac) = (0..names.len()).find(|at| !is_host(at)).map(|at| devices[at].mac()) {
-            (0..names.len()).filter(is_host).try_for_each(|at| devices[at].set_mac(mac))?;
+        if let Some(mac) = (0..names.len()).find(|at| !is_host(at)).map(|at| ports[at].mac()) {
+            (0..names.len()).filter(is_host).try_for_each(|at| ports[at].set_mac(mac))?;
         }
         // Only now that all are open: a port that is refused must not cost others their packets.
-        devices.iter_mut().try_for_each(|device| device.start())?;
-        Ok(devices.into_iter().map(Port::of).collect())
+        ports.iter_mut().try_for_each(Port::start)?;
+        Ok(ports)
     }
 
     /// Returns the default pool if it suits the ports, otherwise a new one.
