@@ -186,6 +186,7 @@ mod tests {
             include_str!("../../../docs/extcap.md"),
             include_str!("../../../docs/generate.md"),
             include_str!("../../../docs/kernel.md"),
+            include_str!("../../../docs/link.md"),
             include_str!("../../../docs/netmap.md"),
             include_str!("../../../docs/packages.md"),
             include_str!("../../../docs/replay.md"),

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use kit::{Folder, Namespace, OutputTimeout, Process, alone, expect, pair, text, write_cases};
 
-const PAGES: [(&str, &str); 15] = [
+const PAGES: [(&str, &str); 16] = [
     ("README.md", include_str!("../../../README.md")),
     ("bench.md", include_str!("../../../docs/bench.md")),
     ("capture.md", include_str!("../../../docs/capture.md")),
@@ -17,6 +17,7 @@ const PAGES: [(&str, &str); 15] = [
     ("datapaths.md", include_str!("../../../docs/datapaths.md")),
     ("generate.md", include_str!("../../../docs/generate.md")),
     ("kernel.md", include_str!("../../../docs/kernel.md")),
+    ("link.md", include_str!("../../../docs/link.md")),
     ("machines.md", include_str!("../../../docs/machines.md")),
     ("model.md", include_str!("../../../docs/model.md")),
     ("netmap.md", include_str!("../../../docs/netmap.md")),
@@ -98,7 +99,7 @@ impl Place {
     /// Returns a line of a page as a command, which ends after a short time unless the line limits it.
     fn command(&self, line: &str) -> Command {
         let line = line.trim_start_matches("sudo ").trim_end_matches('&').trim();
-        let runs = ["fwd", "filter", "gen", "replay", "sink", "capture", "latency"]
+        let runs = ["fwd", "link", "filter", "gen", "replay", "sink", "capture", "latency"]
             .iter()
             .any(|word| line.contains(&format!("linerate {word} ")));
         let time = if runs && !line.contains("--seconds") && !line.contains("--count") { " --seconds 0.5" } else { "" };
