@@ -407,6 +407,14 @@ impl RxWrapper for LinkRx {
     }
 }
 
+/// The packets of the line count themselves.
+impl Drop for LinkRx {
+    fn drop(&mut self) {
+        let waiting = self.staged.packets().count() + self.copies.packets().count();
+        self.line.shared.counters.add(Event::InFlight, waiting as u64);
+    }
+}
+
 /// Delays packets to be sent.
 struct LinkTx {
     line: QueueLine,
@@ -436,5 +444,11 @@ impl TxWrapper for LinkTx {
 
     fn unsent(&self) -> usize {
         self.line.line.held() + self.staged.len()
+    }
+}
+
+impl Drop for LinkTx {
+    fn drop(&mut self) {
+        self.line.shared.counters.add(Event::InFlight, self.staged.packets().count() as u64);
     }
 }
