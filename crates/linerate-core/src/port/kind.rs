@@ -112,6 +112,9 @@ impl Form {
         Form::Other("netmap:IF^", |name| name.starts_with("netmap:") && name.ends_with('^') && !is_pipe(name));
 }
 
+/// Counts buffers from the category of the innermost port and the options of the name.
+pub type HeldBuffers = fn(PortClass, &[(&str, &str)]) -> usize;
+
 /// A kind of port: its names, options and properties.
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
@@ -145,9 +148,8 @@ pub struct Description {
     pub copies_peer_mac: bool,
     /// An option that needs larger buffers when it is on, and their size.
     pub large_buffers: Option<(&'static str, usize)>,
-    /// Returns how many buffers a queue in each direction needs for packets that it holds, from the category of the
-    /// innermost port and the options of the name.
-    pub held_buffers: Option<fn(PortClass, &[(&str, &str)]) -> usize>,
+    /// Returns how many buffers a queue in each direction needs for packets that it holds.
+    pub held_buffers: Option<HeldBuffers>,
     /// Whether this build includes the kind.
     pub is_built: bool,
 }

@@ -34,7 +34,7 @@ pub use device::{DEFAULT_FRAME, Device, FRAME_HEADERS, Info, Receive, Transmit};
 pub use finishing::SendFinished;
 pub use grammar::is_pipe;
 pub use grammar::{count, escaped, is_vale, switch_and_port};
-pub use kind::{Address, Description, Form, Maturity, PortClass, PortOption, Value};
+pub use kind::{Address, Description, Form, HeldBuffers, Maturity, PortClass, PortOption, Value};
 pub use monitors::{Mirror, MonitorEntry, MonitorSink, Monitored};
 pub use name::{BY, CLUSTER, PortName};
 pub use opening::PortOpener;
