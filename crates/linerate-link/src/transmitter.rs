@@ -5,13 +5,13 @@ use std::sync::Arc;
 /// Nanoseconds of a second.
 const SECOND: u64 = 1_000_000_000;
 
-/// The longest frame with its overhead. So a frame's bits, multiplied by [`SECOND`], fit 64 bits.
+/// The longest frame with its overhead. So a frame's bits, in billionths, fit 64 bits.
 pub const LONGEST_FRAME: u64 = 1 << 20;
 
 /// The bytes of one delivery opportunity in a trace of mahimahi.
 const OPPORTUNITY: u64 = 1504;
 
-/// Times at which [`OPPORTUNITY`] bytes can be sent, in nanoseconds; repeated after the last.
+/// Times at which 1,504 bytes can be sent, in nanoseconds; repeated after the last.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Opportunities(Arc<[u64]>);
 
