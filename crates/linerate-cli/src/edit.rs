@@ -87,7 +87,7 @@ pub struct Edit {
     #[command(flatten)]
     edit: EditOptions,
     /// The longest payload of a frame, for --fit
-    #[arg(long, default_value_t = 1500, value_parser = whole::<u16>(46, LONGEST_MTU))]
+    #[arg(long, default_value_t = 1500, value_parser = whole::<u16>(46, LONGEST_MTU), requires = "fit")]
     mtu: u16,
     /// Add an Ethernet header to packets of other link types: IP, loopback, Linux cooked, PPP, Cisco
     /// HDLC, data frames of 802.11

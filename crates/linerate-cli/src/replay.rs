@@ -85,10 +85,10 @@ pub struct ReplayOptions {
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["rate", "top"])]
     max_gap: Option<Duration>,
     /// Pause between two passes of --loop, for example 10ms; default: the average gap between two frames
-    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["rate", "top"])]
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["rate", "top"], requires = "passes")]
     loop_pause: Option<Duration>,
     /// Give packets other addresses in each pass of --loop: the lower of both decreases by 1, the higher increases
-    #[arg(long)]
+    #[arg(long, requires = "passes")]
     unique_ip: bool,
     /// With two ports, the frames that leave through the first: from mac=ADDRESS,… or prefix=PREFIX,…; to port (below
     /// 1024) or port=80,443; from clients by first-packet or first-syn

@@ -510,3 +510,16 @@ fn packets_that_an_interface_drops_on_the_way_out_are_reported() {
     let said = dropped("tap:t9?mtu=1986");
     assert!(!said.contains("behind its wire"), "{said}");
 }
+
+/// Options that would do nothing are errors.
+#[test]
+fn options_without_the_option_they_need_are_refused() {
+    for (words, missing) in [
+        (&["replay", "in.pcap", "null:", "--loop-pause", "1s"][..], "--loop <N>"),
+        (&["replay", "in.pcap", "null:", "--unique-ip"], "--loop <N>"),
+        (&["edit", "in.pcap", "out.pcap", "--mtu", "600"], "--fit <FIT>"),
+    ] {
+        let output = expect(2, &mut linerate(words));
+        assert!(text(&output.stderr).contains(missing), "{words:?}: {}", text(&output.stderr));
+    }
+}
