@@ -29,6 +29,7 @@ type Encoder = Box<zstd::stream::write::Encoder<'static, Output>>;
 /// # let bytes = [0xA1B23C4Du32, 4 << 16 | 2, 0, 0, 262144, 1].map(u32::to_le_bytes).concat();
 /// compressor.write_all(&bytes)?; // the beginning of a pcap file
 /// compressor.finish()?;
+/// # drop(compressor);
 /// assert!(Reader::open(&path)?.next(&mut Vec::new())?.is_none());
 /// # Ok(()) }
 /// ```

@@ -193,8 +193,11 @@ impl Interface {
         if self.is_any() {
             return Ok(());
         }
-        match raw_name(self.index) {
-            Some(name) if name == self.raw => Ok(()),
+        // Over the interface's own socket: the program may not be allowed to open another.
+        let answer = self.ioctl(libc::SIOCGIFINDEX, libc::__c_anonymous_ifr_ifru { ifru_ifindex: 0 });
+        // SAFETY: the kernel has written the index.
+        match answer.map(|answer| unsafe { answer.ifr_ifru.ifru_ifindex }) {
+            Ok(index) if index as u32 == self.index => Ok(()),
             _ => Err(Error::interface_gone(&self.name)),
         }
     }
