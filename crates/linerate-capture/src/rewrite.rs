@@ -282,9 +282,12 @@ impl Rewriter {
 
     fn flush(&mut self) -> Result<()> {
         self.output.begin().map_err(|error| self.output.error(&error, 0))?;
-        let outcome = self.output.write_all_counted(&self.buffer);
+        if let Err((error, written)) = self.output.write_all_counted(&self.buffer) {
+            // `finish` tries the rest again, so that its outcome is the file's.
+            self.buffer.drain(..written);
+            return Err(self.output.error(&error, format_args!("at least {}", self.flushed)));
+        }
         self.buffer.clear();
-        outcome.map_err(|(error, _)| self.output.error(&error, format_args!("at least {}", self.flushed)))?;
         self.flushed = self.counts.written[0];
         Ok(())
     }

@@ -120,7 +120,7 @@ pub fn run(asked: &Edit) -> Result<ExitCode, Error> {
     let mut editor = Editor::new(rules);
     let end = edit_all(&mut rewriter, &mut editor);
     let (counts, of_file) = (editor.counts(), rewriter.counts());
-    let end = [end, rewriter.finish()].into_iter().collect::<Result<(), Error>>();
+    let finished = rewriter.finish();
     let (written, skipped, surplus) = (of_file.written[0], of_file.not_ethernet, of_file.surplus);
     note_counts(&counts);
     for (count, what) in [
@@ -135,7 +135,7 @@ pub fn run(asked: &Edit) -> Result<ExitCode, Error> {
         }
     }
     // The counts include frames that an unwritable file does not have; the error has the number that it has at least.
-    end?;
+    finished?;
     let interrupted = interrupts().should_end();
     if interrupted {
         note(&format!("note: interrupted: {} frames were read, and not those after them", counts.frames));
@@ -153,7 +153,7 @@ pub fn run(asked: &Edit) -> Result<ExitCode, Error> {
             counts.changed, counts.frames
         ));
     }
-    Ok(ExitCode::SUCCESS)
+    end.map(|()| ExitCode::SUCCESS)
 }
 
 /// The note on packets that cannot get an Ethernet header.

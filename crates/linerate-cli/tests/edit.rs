@@ -438,6 +438,7 @@ fn what_cannot_be_edited_is_refused() {
         (1, &pcapng, &out, "", "several link types, ETHERNET (link type 1) and"),
         (1, &input, &folder.path("out.pcap.zst"), "", "an edited capture is not compressed"),
         (1, "missing.pcap", &out, "", "cannot read it: No such file"),
+        (1, &input, "/dev/full", "", "cannot write it: No space left"),
         (2, &input, &out, "--map 10.0.0.0/8", "it must be OLD=NEW"),
         (2, &input, &out, "--port 80", "it must be OLD=NEW"),
         (2, &input, &out, "--set quic(x=1)", "'quic' is not a layer"),
@@ -445,8 +446,10 @@ fn what_cannot_be_edited_is_refused() {
         (2, &input, &out, "--fit pad", "[possible values: truncate, fragment]"),
         (2, &input, "-", "--json", "standard output is the capture"),
     ] {
-        let said = text(&expect(code, &mut edit(input, output, options)).stderr);
+        let refused = expect(code, &mut edit(input, output, options));
+        let said = text(&refused.stderr);
         assert!(said.contains(why), "{options}: {said}");
+        assert!(output != "/dev/full" || refused.stdout.is_empty(), "an unwritten file has no counts");
     }
     assert_eq!(records(&input).len(), 6, "it is whole");
 }
