@@ -14,7 +14,6 @@ mod interfaces;
 mod lines;
 mod merge;
 mod stream;
-mod user;
 
 use std::cell::Cell;
 use std::io::IsTerminal;
@@ -38,7 +37,6 @@ use self::files::{Ends, Files, Ring};
 use self::interfaces::{Interfaces, Numbers};
 use self::merge::Merge;
 use self::stream::{CHUNK, Chunk, Shared, Stream, now};
-use self::user::{User, needs_root_to_close};
 use crate::fwd::Rules;
 use crate::grammar::usage;
 use crate::options::{LONGEST_MTU, RunOptions, packets, seconds, whole};
@@ -46,6 +44,7 @@ use crate::run::{Measured, Mode, Outcome, Run, Sums, interface, xdp_queues};
 use crate::show::{Shown, print};
 use crate::signals::interrupts;
 use crate::terminal::note;
+use crate::user::{User, needs_root_to_close};
 use crate::wire::with_option;
 
 /// Slots of a receive ring: the most that cards support, to bridge times at which the thread has no processor. The

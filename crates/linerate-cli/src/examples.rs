@@ -29,6 +29,14 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "exec",
+        &[
+            "linerate exec --port vale0:a --net -- iperf3 -s &        # the first free address: 10.53.0.1",
+            "linerate exec --port vale0:b --net -- iperf3 -c 10.53.0.1",
+            "linerate exec --port xdp:eth1 --address dhcp -- bash    # a shell in the network of eth1",
+        ],
+    ),
+    (
         "filter",
         &[
             "linerate filter xdp:eth0 xdp:eth1 --drop tcp:23",

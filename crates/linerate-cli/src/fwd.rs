@@ -3,6 +3,7 @@
 mod files;
 mod output;
 
+use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -250,16 +251,19 @@ pub fn run(
 
 /// Starts forwarding in a run with two or three ports. Returns the counters of the rules.
 pub fn start(run: &mut Run, profile: bool, rules: &Rules, options: &RunOptions) -> Result<Arc<Filtered>, Error> {
-    start_threads(run, profile, rules, true, options)
+    let all = 0..run.ports.devices.len();
+    start_threads(run, all, profile, rules, true, options)
 }
 
-/// Starts forwarding in a run with two ports, without changing packets.
+/// Starts forwarding in a run with pairs of ports, between the two of each pair, without changing packets.
 pub fn start_unchanged(run: &mut Run, options: &RunOptions) -> Result<(), Error> {
-    start_threads(run, false, &Rules::default(), false, options).map(drop)
+    let mut pairs = (0..run.ports.devices.len()).step_by(2);
+    pairs.try_for_each(|a| start_threads(run, a..a + 2, false, &Rules::default(), false, options).map(drop))
 }
 
 fn start_threads(
     run: &mut Run,
+    ports: Range<usize>,
     profile: bool,
     rules: &Rules,
     touches: bool,
@@ -273,14 +277,15 @@ fn start_threads(
     );
     let queues = run.ports.queues();
     // With a third port, a port that accepts nothing must not block packets for another one.
-    let drops = run.ports.devices.len() > 2;
+    let drops = ports.len() > 2;
+    let devices = &mut run.ports.devices[ports];
     // A port may be refused for receiving. Then nothing has been sent, and xdp: has not attached its program.
     let mut inputs = Vec::new();
-    for port in &mut run.ports.devices {
+    for port in &mut *devices {
         inputs.push((0..queues).map(|queue| port.rx(queue)).collect::<Result<Vec<_>, _>>()?.into_iter());
     }
     let mut outputs = Vec::new();
-    for port in &mut run.ports.devices {
+    for port in devices {
         outputs.push(Output::of(port, queues, drops)?);
     }
     for _ in 0..queues {
@@ -304,6 +309,7 @@ fn start_threads(
             ends.next().map(|(rx, output)| Rest { pending: pending(), output, back: direction(rx, &Rules::default()) });
         let mut waiter = run.waiter();
         let may_sleep = matches!(options.wait, Some(Wait::Interrupt | Wait::Adaptive));
+        let (unsent, mut last_unsent) = (run.threads.unsent.clone(), 0);
         run.threads.spawn(move || {
             let mut packets = forth.turn_with_rest(&mut to_b, rest.as_mut()) + back.turn(&mut to_a);
             packets += rest.as_mut().map_or(0, |rest| rest.turn(&mut to_a));
@@ -316,6 +322,10 @@ fn start_threads(
                 both + rest.as_mut().map_or(0, Rest::reasons_to_stay_awake)
             };
             let waiting = if packets == 0 { reasons_to_stay_awake() } else { 0 };
+            if packets == 0 && waiting != last_unsent {
+                unsent.fetch_add(waiting.wrapping_sub(last_unsent), Ordering::Relaxed);
+                last_unsent = waiting;
+            }
             if waiting > 0 && may_sleep && (forth.pending.is_stalled() || back.pending.is_stalled()) {
                 std::thread::sleep(RETRY_PAUSE);
             }

@@ -120,7 +120,7 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
     let mut txs = (0..queues).map(|queue| device.tx(queue)).collect::<Result<Vec<_>, _>>()?;
     let answering = if host.answers() { queues } else { 0 };
     let mut rxs = (0..answering).map(|queue| device.rx(queue)).collect::<Result<Vec<_>, _>>()?;
-    host.configure(device, port, &mut txs[0], &mut rxs)?;
+    host.configure(device.mac(), device.pool(), port, &mut txs[0], &mut rxs)?;
     let mut responders: Vec<_> = (0..queues).map_while(|_| host.responder(device, &answered)).collect();
     for stream in &mut streams {
         stream.packet = match stream.packet.take() {

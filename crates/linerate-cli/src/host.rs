@@ -40,11 +40,17 @@ pub struct HostOptions {
     /// Addresses that the network has granted
     #[arg(skip)]
     granted: Granted,
+    /// The name servers of the networks that granted them
+    #[arg(skip)]
+    name_servers: Vec<IpAddr>,
+    /// Granted addresses are not shown
+    #[arg(skip)]
+    is_quiet: bool,
 }
 
 /// The source of a port's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AddressSource {
+pub enum AddressSource {
     Fixed(Address),
     Dhcp,
     /// IPv6's autoconfiguration.
@@ -64,6 +70,14 @@ impl FromStr for AddressSource {
 }
 
 impl AddressSource {
+    /// Returns a given address that has no prefix length.
+    pub fn without_length(self) -> Option<IpAddr> {
+        match self {
+            AddressSource::Fixed(Address { address, length: None }) => Some(address),
+            _ => None,
+        }
+    }
+
     fn is_ipv4(self) -> bool {
         match self {
             AddressSource::Fixed(own) => own.address.is_ipv4(),
@@ -75,7 +89,7 @@ impl AddressSource {
 
 /// A port's address, and the length of its network's prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Address {
+pub struct Address {
     address: IpAddr,
     length: Option<u8>,
 }
@@ -97,8 +111,13 @@ impl FromStr for Address {
 }
 
 impl Address {
+    /// Creates an address in a network whose prefix has this length.
+    pub fn new(address: IpAddr, length: u8) -> Address {
+        Address { address, length: Some(length) }
+    }
+
     /// Returns whether another address is in the same network.
-    fn reaches(self, other: IpAddr) -> bool {
+    pub fn reaches(self, other: IpAddr) -> bool {
         let length = u32::from(self.length.unwrap_or(0));
         let differs = match (self.address, other) {
             (IpAddr::V4(own), IpAddr::V4(other)) => (own.to_bits() ^ other.to_bits()).checked_shr(32 - length),
@@ -113,7 +132,7 @@ impl Address {
 }
 
 /// Parses an address that a host on a network can have (RFC 1122, section 3.2.1.3; RFC 4291).
-fn host_address(text: &str) -> Result<IpAddr, String> {
+pub fn host_address(text: &str) -> Result<IpAddr, String> {
     let address: IpAddr = text.parse().map_err(|_| "it is not an IPv4 or IPv6 address".to_string())?;
     let is_broadcast = address == IpAddr::from([255; 4]);
     match address.is_unspecified() || address.is_multicast() || address.is_loopback() || is_broadcast {
@@ -138,6 +157,26 @@ const WAIT: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(1);
 
 impl HostOptions {
+    /// Returns the options of a host whose addresses come from these sources.
+    pub fn with(address: Vec<AddressSource>, is_quiet: bool) -> HostOptions {
+        HostOptions { address, is_quiet, ..HostOptions::default() }
+    }
+
+    /// Returns the addresses that are given or granted, with the lengths of their prefixes.
+    pub fn with_lengths(&self) -> impl Iterator<Item = (IpAddr, u8)> {
+        self.fixed().filter_map(|own| Some((own.address, own.length?)))
+    }
+
+    /// Returns the gateways that are given or granted.
+    pub fn gateways(&self) -> &[IpAddr] {
+        &self.gateway
+    }
+
+    /// Returns the granted name servers.
+    pub fn name_servers(&self) -> &[IpAddr] {
+        &self.name_servers
+    }
+
     /// Ends the program if the options contradict each other.
     pub fn check(&self) {
         let Some(bare) = self.fixed().find(|address| address.length.is_none()) else {
@@ -176,7 +215,7 @@ impl HostOptions {
     }
 
     /// Returns whether all addresses are known.
-    fn is_configured(&self) -> bool {
+    pub fn is_configured(&self) -> bool {
         self.fixed().count() == self.address.len()
     }
 
@@ -299,7 +338,7 @@ pub struct Responder {
 }
 
 impl Responder {
-    fn new(host: Host, pool: Arc<Pool>, answered: Arc<AtomicU64>) -> Responder {
+    pub fn new(host: Host, pool: Arc<Pool>, answered: Arc<AtomicU64>) -> Responder {
         Responder { host, arp: true, ping: true, pool, answers: Batch::new(), bytes: Vec::new(), answered }
     }
 
@@ -378,7 +417,7 @@ impl Responder {
     ///
     /// # Errors
     /// [`ErrorKind::Unusable`] if a signal arrived first.
-    fn exchange<T>(
+    pub fn exchange<T>(
         &mut self,
         request: &[u8],
         wait: Duration,

@@ -2,7 +2,7 @@
 //!
 //! - `fwd`, `generate`, `replay`, `edit`, `sink`, `capture`, `latency`, `ports`, `bind`: one command each (`fwd` also has
 //!   `filter`, `bind` has `unbind`)
-//! - `link`: emulated links
+//! - `link`: emulated links; `exec`: a command whose interfaces are ports
 //! - `bench`: the ixy paper's evaluation; `rfc2544`: throughput, latency, loss and bursts of the device between two
 //!   ports
 //! - `report`: the pages of `bench` and `rfc2544`; `chart`: their pictures
@@ -23,7 +23,8 @@
 //! - `rates`: an interval of a run; `show`: intervals and the summary as lines; `terminal`: notes, held back during the
 //!   full-screen view
 //! - `messages`: the library's messages on stderr; `signals`: the signals that end a run
-//! - `quantiles`: quantiles of times; `profile`: a forwarder's cycles by part; `tune`: `--batch auto`
+//! - `quantiles`: quantiles of times; `profile`: a forwarder's cycles by part; `tune`: `--batch auto`; `user`: giving up root's
+//!   privileges
 
 mod bench;
 mod bind;
@@ -32,6 +33,7 @@ mod chart;
 mod edit;
 mod error;
 mod examples;
+mod exec;
 mod extcap;
 mod fwd;
 mod generate;
@@ -67,6 +69,7 @@ mod sink;
 mod switch;
 mod terminal;
 mod tune;
+mod user;
 mod vm;
 mod wire;
 
@@ -126,6 +129,8 @@ enum Command {
         #[command(flatten)]
         options: Box<RunOptions>,
     },
+    /// Run a command whose network interfaces are ports, without root
+    Exec(Box<exec::Exec>),
     /// Forward only matching packets between two ports, or count and drop all packets of one port at full speed
     Filter {
         /// The first port, for example xdp:eth0
@@ -304,11 +309,18 @@ enum Switch {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = exec::inside::run() {
+        return code;
+    }
     messages::show();
     let cli = match grammar::read() {
         Ok(cli) => cli,
         Err(code) => return code,
     };
+    // Signals are for its command.
+    if let Command::Exec(exec) = &cli.command {
+        return exec::run(exec);
+    }
     signals::catch();
     show::exit_code(execute(cli.command).unwrap_or_else(|error| error::report(&error)))
 }
@@ -321,6 +333,7 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
         Command::Link { a, b, count, link, steering, options } => {
             link::run([&a, &b], &link, count, &options.steered(steering))
         }
+        Command::Exec(_) => unreachable!("it has run"),
         Command::Filter { a, b, count, rules, steering, options } => {
             let options = options.steered(steering);
             match b {

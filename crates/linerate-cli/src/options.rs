@@ -73,6 +73,9 @@ pub struct RunOptions {
     /// Buffers for packets that the command holds
     #[arg(skip)]
     pub held_buffers: usize,
+    /// Leave checksums and segmentation to the packets' destination, where the ports can
+    #[arg(skip)]
+    pub offloads: bool,
 }
 
 impl Default for RunOptions {

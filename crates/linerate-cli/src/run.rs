@@ -73,8 +73,9 @@ pub fn send(tx: &mut TxQueue, batch: &mut Batch, chains: bool) -> usize {
         return tx.send(batch);
     }
     let before = batch.packets().count();
-    tx.send(batch);
-    before - batch.packets().count()
+    let slots = tx.send(batch);
+    // A port that cannot segment replaces a packet by its segments, of which some may be left.
+    before.saturating_sub(batch.packets().count()).max(usize::from(slots > 0))
 }
 
 impl Run {

@@ -64,7 +64,7 @@ pub fn run(port: &str, sink: &SinkOptions, options: &RunOptions) -> Result<ExitC
     let answering = if host.answers() { queues } else { 0 };
     let mut txs = (0..answering).map(|queue| device.tx(queue)).collect::<Result<Vec<_>, _>>()?;
     if let Some(tx) = txs.first_mut() {
-        host.configure(device, port, tx, &mut rxs)?;
+        host.configure(device.mac(), device.pool(), port, tx, &mut rxs)?;
     }
     let responders = txs.into_iter().map(|tx| Some((host.responder(device, &answered)?, tx)));
     let mut responders: Vec<_> = responders.collect::<Option<_>>().unwrap_or_default();

@@ -127,6 +127,15 @@ impl Interface {
         Ok(Interface { name: "any".to_string(), raw: c"any".to_owned(), index: 0, socket })
     }
 
+    /// Returns a value for an interface of another network namespace. It is like an interface that is gone: nothing can
+    /// be asked or changed by its name, which an interface of this namespace may have, too.
+    ///
+    /// # Errors
+    /// [`ErrorKind::System`].
+    pub(super) fn elsewhere(name: &str) -> Result<Interface> {
+        Ok(Interface { name: name.to_string(), raw: CString::default(), index: u32::MAX, ..Interface::any()? })
+    }
+
     /// Returns whether this is [all interfaces](Interface::any).
     pub(super) fn is_any(&self) -> bool {
         self.index == 0

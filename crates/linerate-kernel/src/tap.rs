@@ -4,20 +4,22 @@
 //! pending offloads. With offloads, frames of up to 64 KiB pass unsegmented and without a checksum.
 #![allow(unsafe_code)]
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
 use linerate_core::batch::Batch;
-use linerate_core::error::{Error, MORE_DESCRIPTORS, Result};
+use linerate_core::error::{Error, ErrorKind, MORE_DESCRIPTORS, Result};
 use linerate_core::memory::Pool;
 use linerate_core::offload::{LONGEST, Offload, Segmentation};
 use linerate_core::port::{
     self, Address, Config, Description, Device, FRAME_HEADERS, Link, MTU, MacAddress, Maturity, Opening, PortClass,
-    PortKind, QUEUES, QueueCounters, RING, Receive, SendFinished, Transmit,
+    PortKind, PortOption, QUEUES, QueueCounters, RING, Receive, SendFinished, Transmit, Value,
 };
+use rustix::fs::OFlags;
 
 use super::bpf::Link as BpfLink;
 use super::capabilities;
@@ -27,7 +29,7 @@ use super::port::{KernelPort, OnInterface, Sockets, Target};
 /// `tap:NAME`
 pub static TAP: PortKind = PortKind {
     description: Description {
-        options: &[QUEUES, RING, MTU, port::OFFLOADS],
+        options: &[QUEUES, RING, MTU, port::OFFLOADS, DESCRIPTOR],
         feature: "kernel",
         example: "tap:t0",
         summary: "an interface of Linux, made for the port",
@@ -36,13 +38,28 @@ pub static TAP: PortKind = PortKind {
         class: PortClass::Stack,
         ..Description::new("tap", Address::Interface)
     },
-    open: &|opening| Ok(Box::new(Tap::open(opening.name.address(), opening.config)?)),
+    open: &|opening| {
+        let (name, config) = (opening.name.address(), opening.config);
+        Ok(match opening.name.option(DESCRIPTOR.name) {
+            Some(number) => Box::new(Tap::inherited(name, number.parse().unwrap_or(-1), config)?),
+            None => Box::new(Tap::open(name, config)?),
+        })
+    },
+};
+
+/// The descriptor of a TAP interface that another program has opened.
+const DESCRIPTOR: PortOption = PortOption {
+    name: "fd",
+    value: Value::Number(0, libc::c_int::MAX as usize),
+    default: "",
+    help: "the interface is open as this descriptor of the process; it may be in another network namespace",
 };
 
 /// `host:` and `host:NAME`
 pub static HOST: PortKind = PortKind {
     description: Description {
         copies_peer_mac: true,
+        options: &[QUEUES, RING, MTU, port::OFFLOADS],
         example: "host:",
         summary: "Linux's stack, as the other side of a card",
         address: Address::Text,
@@ -108,6 +125,55 @@ impl Tap {
         OnInterface::port(Target { interface, config }, files, true)
     }
 
+    /// Creates a TAP interface in this network namespace for a port `tap:NAME?fd=N` of another process, which receives
+    /// the descriptor and may be in another namespace. The interface is removed when the descriptor is closed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable), as [`open`](Tap::open).
+    pub fn create(name: &str) -> Result<OwnedFd> {
+        attach(name, false).map(|(file, _)| file.into()).map_err(|error| refused(name, &error))
+    }
+
+    /// Opens the TAP interface of a descriptor that the process has inherited or received, as QEMU's
+    /// `-netdev tap,fd=`. The descriptor remains open; both are nonblocking then.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unusable`](linerate_core::ErrorKind::Unusable): it is not that of a TAP interface whose packets
+    /// begin with a virtio header.
+    fn inherited(name: &str, descriptor: libc::c_int, config: Config) -> Result<KernelPort<Tap>> {
+        let refused = |error: &dyn fmt::Display| {
+            Error::interface(
+                name,
+                format!("descriptor {descriptor} is not an open TAP interface: {error}"),
+                "open /dev/net/tun, and call TUNSETIFF with IFF_TAP | IFF_NO_PI | IFF_VNET_HDR".to_string(),
+            )
+        };
+        if config.options.rx_queues.max(config.options.tx_queues) > 1 {
+            return Err(Error::new(ErrorKind::BadOption, config.name, "a descriptor is one queue: leave out queues="));
+        }
+        // SAFETY: the call only duplicates the descriptor, and fails if it is not open.
+        let duplicate = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 3) };
+        if duplicate < 0 {
+            return Err(refused(&io::Error::last_os_error()));
+        }
+        // SAFETY: the descriptor was just created, and nothing else has it.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(duplicate) });
+        let mut ifreq = request_for(b"", number(0));
+        call(&file, libc::TUNGETIFF, (&raw mut ifreq) as libc::c_ulong).map_err(|error| refused(&error))?;
+        // SAFETY: the kernel has filled in this variant.
+        let flags = i32::from(unsafe { ifreq.ifr_ifru.ifru_flags });
+        let [needed, others] = [libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR, libc::IFF_MULTI_QUEUE];
+        if flags & (needed | others) != needed {
+            return Err(refused(&format!("its flags are {flags:#06x}, and must be {needed:#06x}")));
+        }
+        let supports_udp_segmentation = configure(&file, config.options.offloads).map_err(|error| refused(&error))?;
+        rustix::fs::fcntl_setfl(&file, OFlags::NONBLOCK).map_err(|error| refused(&error))?;
+        let queues = vec![Arc::new(file)];
+        let interface = Interface::elsewhere(name)?;
+        let tap = Tap { queues, supports_udp_segmentation, attached: None };
+        OnInterface::port(Target { interface, config }, tap, true)
+    }
+
     fn make(name: &str, config: &Config) -> Result<(Interface, Tap)> {
         let several = config.options.rx_queues.max(config.options.tx_queues);
         let mut name = name.to_string();
@@ -144,28 +210,43 @@ struct Opened {
 }
 
 fn open_queue(name: &str, several: bool, offloads: bool) -> io::Result<Opened> {
+    let (file, name) = attach(name, several)?;
+    let supports_udp_segmentation = configure(&file, offloads)?;
+    Ok(Opened { file, name, supports_udp_segmentation })
+}
+
+/// Calls a tun ioctl, whose argument is a number, or the address of a structure that outlives the call.
+fn call(file: &File, request: libc::Ioctl, argument: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: the callers pass what this request reads and writes: one `ifreq`, an int, or a number.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), request, argument) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Attaches a queue to an interface, which is created if it does not exist. Returns the interface's name, too.
+fn attach(name: &str, several: bool) -> io::Result<(File, String)> {
     let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
     let several = if several { libc::IFF_MULTI_QUEUE } else { 0 };
     let flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | several) as libc::c_short;
     let mut ifreq = request_for(name.as_bytes(), libc::__c_anonymous_ifr_ifru { ifru_flags: flags });
-    let call = |request: libc::Ioctl, argument: libc::c_ulong| {
-        // SAFETY: the kernel reads and writes one `ifreq`, or an int, that outlives the call, or takes a number.
-        let result = unsafe { libc::ioctl(file.as_raw_fd(), request, argument) };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-    };
-    call(libc::TUNSETIFF, (&raw mut ifreq) as libc::c_ulong)?;
+    call(&file, libc::TUNSETIFF, (&raw mut ifreq) as libc::c_ulong)?;
+    let name = ifreq.ifr_name.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
+    Ok((file, String::from_utf8(name).unwrap_or_default()))
+}
+
+/// Sets the length of the headers before packets, and which offloads Linux may leave pending. Returns whether Linux
+/// segments UDP datagrams.
+fn configure(file: &File, offloads: bool) -> io::Result<bool> {
     let length = Offload::LEN as libc::c_int;
-    call(libc::TUNSETVNETHDRSZ, (&raw const length) as libc::c_ulong)?;
+    call(file, libc::TUNSETVNETHDRSZ, (&raw const length) as libc::c_ulong)?;
     // Probed even if the port was opened without offloads, an option that concerns only reception: Linux still segments
     // large packets that the port sends.
-    let supports_udp_segmentation = call(libc::TUNSETOFFLOAD, OFFLOADS | DATAGRAMS).is_ok();
+    let supports_udp_segmentation = call(file, libc::TUNSETOFFLOAD, OFFLOADS | DATAGRAMS).is_ok();
     if !offloads {
-        call(libc::TUNSETOFFLOAD, 0)?;
+        call(file, libc::TUNSETOFFLOAD, 0)?;
     } else if !supports_udp_segmentation {
-        call(libc::TUNSETOFFLOAD, OFFLOADS)?;
+        call(file, libc::TUNSETOFFLOAD, OFFLOADS)?;
     }
-    let name = ifreq.ifr_name.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
-    Ok(Opened { file, name: String::from_utf8(name).unwrap_or_default(), supports_udp_segmentation })
+    Ok(supports_udp_segmentation)
 }
 
 fn refused(name: &str, error: &io::Error) -> Error {

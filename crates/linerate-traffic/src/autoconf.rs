@@ -14,6 +14,8 @@ pub struct AdvertisedNetwork {
     pub prefix_length: u8,
     /// The router's link-local address, if it is a default router.
     pub router: Option<Ipv6Addr>,
+    /// The first name servers (RFC 8106, section 5.1), as many as a resolver uses (resolv.conf(5)).
+    pub name_servers: [Option<Ipv6Addr>; 3],
 }
 
 /// ff02::2.
@@ -24,7 +26,9 @@ const ADVERTISEMENT: u8 = 134;
 const OPTIONS: usize = ICMP6 + 16;
 /// The option "prefix information" (RFC 4861, section 4.6.2): 32 bytes.
 const PREFIX: u8 = 3;
-/// Its flag: hosts may form addresses with this prefix.
+/// The option "recursive DNS server" (RFC 8106, section 5.1).
+const NAME_SERVERS: u8 = 25;
+/// The flag of a prefix: hosts may form addresses with this prefix.
 const AUTONOMOUS: u8 = 0x40;
 /// The only length of a prefix with which an identifier of 64 bits makes an address.
 const LENGTH: u8 = 64;
@@ -74,18 +78,27 @@ impl Host {
         let mut options = packet.get(OPTIONS..).filter(|_| is_valid)?;
         let lifetime = u16::from_be_bytes(*packet[ICMP6 + 6..].first_chunk()?);
         let router = (lifetime > 0).then_some(source);
-        loop {
+        let (mut network, mut name_servers) = (None, Vec::new());
+        while !options.is_empty() {
             let (option, rest) = options.split_at_checked(usize::from(*options.get(1)?) * 8)?;
             // A length of 0 has no end.
             options = (!option.is_empty()).then_some(rest)?;
-            let Some(option) = option.first_chunk::<32>().filter(|option| option[0] == PREFIX) else { continue };
+            if option[0] == NAME_SERVERS && option[4..8] != [0; 4] {
+                name_servers.extend(option[8..].as_chunks().0.iter().map(|octets| Ipv6Addr::from(*octets)));
+            }
+            let is_first = network.is_none();
+            let prefix = option.first_chunk::<32>().filter(|option| is_first && option[0] == PREFIX);
+            let Some(option) = prefix else { continue };
             let (prefix, valid): (&[u8; 8], &[u8]) = (option[16..].first_chunk()?, &option[4..8]);
             let is_usable = option[2] == LENGTH && option[3] & AUTONOMOUS != 0 && valid != [0; 4];
             let address = address(*prefix, self.mac());
             if is_usable && !address.is_unicast_link_local() && !address.is_multicast() {
-                return Some(AdvertisedNetwork { address, prefix_length: LENGTH, router });
+                network = Some(address);
             }
         }
+        let mut name_servers = name_servers.into_iter();
+        let name_servers = std::array::from_fn(|_| name_servers.next());
+        Some(AdvertisedNetwork { address: network?, prefix_length: LENGTH, router, name_servers })
     }
 }
 
@@ -130,8 +143,12 @@ mod tests {
             address: "fd00:0:0:7:200:5eff:fe00:5309".parse().unwrap(),
             prefix_length: 64,
             router: Some("fe80::1".parse().unwrap()),
+            name_servers: [None; 3],
         };
         assert_eq!(learn(255, 1800, &usable), Some(network));
+        let servers = format!("{usable}1903000000000e10fd000000000000000000000000000053");
+        let name_servers = [Some("fd00::53".parse().unwrap()), None, None];
+        assert_eq!(learn(255, 1800, &servers), Some(AdvertisedNetwork { name_servers, ..network }));
         // After the option "MTU", and an unusable prefix.
         let after = format!("05010000000005dc{}{usable}", prefix(64, 0x80, 3600));
         assert_eq!(learn(255, 0, &after), Some(AdvertisedNetwork { router: None, ..network }));

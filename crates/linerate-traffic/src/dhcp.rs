@@ -50,6 +50,8 @@ pub struct DhcpLease {
     pub prefix_length: u8,
     /// The router, if the server named one.
     pub router: Option<Ipv4Addr>,
+    /// The first name servers, as many as a resolver uses (resolv.conf(5)).
+    pub name_servers: [Option<Ipv4Addr>; 3],
     /// The server.
     pub server: Ipv4Addr,
     /// The time for which the address is granted, in seconds; `None`: without an end.
@@ -70,6 +72,7 @@ mod option {
     pub const PAD: u8 = 0;
     pub const SUBNET_MASK: u8 = 1;
     pub const ROUTER: u8 = 3;
+    pub const NAME_SERVERS: u8 = 6;
     pub const REQUESTED_ADDRESS: u8 = 50;
     pub const LEASE_TIME: u8 = 51;
     pub const OVERLOAD: u8 = 52;
@@ -118,7 +121,7 @@ impl DhcpClient {
         };
         // An identifier of its own: a lease of the kernel on the same interface stays separate.
         add(option::CLIENT, &[b"\0linerate".as_slice(), &mac].concat());
-        add(option::PARAMETERS, &[option::SUBNET_MASK, option::ROUTER, option::LEASE_TIME]);
+        add(option::PARAMETERS, &[option::SUBNET_MASK, option::ROUTER, option::NAME_SERVERS, option::LEASE_TIME]);
         match self.offer {
             None => add(option::MESSAGE_TYPE, &[message::DISCOVER]),
             Some((address, server)) => {
@@ -275,7 +278,10 @@ impl<'a> Reply<'a> {
         let seconds = self.option(option::LEASE_TIME).and_then(|time| Some(u32::from_be_bytes(time.try_into().ok()?)));
         // RFC 2131, section 3.3: all ones is infinity.
         let seconds = seconds.filter(|seconds| *seconds != u32::MAX);
-        Ok(DhcpLease { address, prefix_length, router: self.address(option::ROUTER), server, seconds })
+        let all = self.option(option::NAME_SERVERS).unwrap_or_default().as_chunks().0;
+        let mut all = all.iter().map(|octets| Ipv4Addr::from(*octets)).filter(|address| is_host(*address));
+        let name_servers = std::array::from_fn(|_| all.next());
+        Ok(DhcpLease { address, prefix_length, router: self.address(option::ROUTER), name_servers, server, seconds })
     }
 }
 

@@ -1,6 +1,6 @@
 //! A host at a port: it answers requests for its addresses and pings, and asks for the MAC addresses of others.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use super::checksum::checksum;
 
@@ -93,6 +93,35 @@ impl Host {
                 (is_reply && is_of_target).then(|| mac.first_chunk().copied())?
             }
         }
+    }
+
+    /// Returns a probe for whether another host has an address (RFC 5227, section 2.1.1).
+    ///
+    /// ```
+    /// use linerate::traffic::Host;
+    /// let [new, old] = [9, 1].map(|last| [2, 0, 0, 0, 0, last]);
+    /// let address = [10, 53, 0, 1].into();
+    /// let mut frame = Host::new(new, []).probe(address);
+    /// assert!(Host::new(old, [address.into()]).answer_arp(&mut frame));
+    /// assert_eq!(Host::new(new, []).conflict(&frame, address), Some(old));
+    /// ```
+    pub fn probe(&self, address: Ipv4Addr) -> Vec<u8> {
+        let mut frame = self.arp_request([0; 4], address.octets());
+        self.add_tag(&mut frame);
+        frame
+    }
+
+    /// Returns the MAC address of a host that has this address, or that probes it at the same time and goes first, if
+    /// the frame shows one (RFC 5227, section 2.1.1). Of two that probe, the one with the lower MAC address goes first,
+    /// so that one of them gets the address.
+    pub fn conflict(&self, frame: &[u8], address: Ipv4Addr) -> Option<[u8; 6]> {
+        let mut frame = frame.to_vec();
+        let arp: &[u8; 28] = self.remove_tag(&mut frame).then(|| frame.get(NET..))??.first_chunk()?;
+        let mac: [u8; 6] = *arp[8..].first_chunk()?;
+        let is_arp = frame_type(&frame) == [8, 6] && arp[..6] == [0, 1, 8, 0, 6, 4];
+        let has = arp[14..18] == address.octets();
+        let probes = arp[14..18] == [0; 4] && arp[24..28] == address.octets() && mac < self.mac;
+        (is_arp && mac != self.mac && (has || probes)).then_some(mac)
     }
 
     fn arp_request(&self, own: [u8; 4], target: [u8; 4]) -> Vec<u8> {

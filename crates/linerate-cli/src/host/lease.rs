@@ -7,7 +7,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use linerate::port::{Port, RxQueue, TxQueue};
+use linerate::memory::Pool;
+use linerate::port::{MacAddress, RxQueue, TxQueue};
 use linerate::traffic::{AdvertisedNetwork, DhcpClient, DhcpLease, DhcpReply, Host};
 use linerate::{Error, ErrorKind, Remedy};
 
@@ -33,6 +34,7 @@ pub struct Granted(Arc<Mutex<BTreeMap<(String, bool), Grant>>>);
 struct Grant {
     address: Address,
     gateway: Option<IpAddr>,
+    name_servers: [Option<IpAddr>; 3],
     /// When to ask again.
     until: Option<Instant>,
 }
@@ -42,7 +44,15 @@ impl HostOptions {
     ///
     /// # Errors
     /// [`ErrorKind::Unusable`] if there is no usable reply.
-    pub fn configure(&mut self, port: &Port, name: &str, tx: &mut TxQueue, rx: &mut [RxQueue]) -> Result<(), Error> {
+    pub fn configure(
+        &mut self,
+        mac: MacAddress,
+        pool: &Arc<Pool>,
+        name: &str,
+        tx: &mut TxQueue,
+        rx: &mut [RxQueue],
+    ) -> Result<(), Error> {
+        let own = (mac.0, pool);
         for n in 0..self.address.len() {
             let source = self.address[n];
             if matches!(source, AddressSource::Fixed(_)) {
@@ -58,12 +68,13 @@ impl HostOptions {
                 None => {
                     let queues = (&mut *tx, &mut *rx);
                     let grant =
-                        if is_ipv4 { self.ask_dhcp(port, name, queues)? } else { self.ask_router(port, name, queues)? };
+                        if is_ipv4 { self.ask_dhcp(own, name, queues)? } else { self.ask_router(own, name, queues)? };
                     granted.insert(key, grant);
                     grant
                 }
             };
             self.address[n] = AddressSource::Fixed(grant.address);
+            self.name_servers.extend(grant.name_servers.into_iter().flatten());
             if !self.gateway.iter().any(|gateway| gateway.is_ipv4() == is_ipv4) {
                 self.gateway.extend(grant.gateway);
             }
@@ -71,10 +82,15 @@ impl HostOptions {
         Ok(())
     }
 
-    fn ask_dhcp(&self, port: &Port, name: &str, (tx, rx): (&mut TxQueue, &mut [RxQueue])) -> Result<Grant, Error> {
-        let host = self.tagged(Host::new(port.mac().0, []));
+    fn ask_dhcp(
+        &self,
+        (mac, pool): ([u8; 6], &Arc<Pool>),
+        name: &str,
+        (tx, rx): (&mut TxQueue, &mut [RxQueue]),
+    ) -> Result<Grant, Error> {
+        let host = self.tagged(Host::new(mac, []));
         let mut client = DhcpClient::new(host.clone(), RandomState::new().build_hasher().finish() as u32);
-        let mut responder = Responder::new(host, port.pool().clone(), Arc::<AtomicU64>::default());
+        let mut responder = Responder::new(host, pool.clone(), Arc::<AtomicU64>::default());
         let mut refusals = 0;
         loop {
             let (offer, request) = (client.offer(), client.request());
@@ -89,7 +105,7 @@ impl HostOptions {
             let failed = |why: String| Error::new(ErrorKind::Unusable, name, why);
             match (reply, offer) {
                 (Some(DhcpReply::Offer), _) => {}
-                (Some(DhcpReply::Lease(lease)), _) => return Ok(granted_by_dhcp(name, lease)),
+                (Some(DhcpReply::Lease(lease)), _) => return Ok(self.granted_by_dhcp(name, lease)),
                 (Some(DhcpReply::Refused), Some((server, address))) => {
                     refusals += 1;
                     if refusals > REFUSALS {
@@ -119,33 +135,47 @@ impl HostOptions {
         }
     }
 
-    fn ask_router(&self, port: &Port, name: &str, (tx, rx): (&mut TxQueue, &mut [RxQueue])) -> Result<Grant, Error> {
-        let host = self.tagged(Host::link_local(port.mac().0));
+    fn ask_router(
+        &self,
+        (mac, pool): ([u8; 6], &Arc<Pool>),
+        name: &str,
+        (tx, rx): (&mut TxQueue, &mut [RxQueue]),
+    ) -> Result<Grant, Error> {
+        let host = self.tagged(Host::link_local(mac));
         let request = host.ask_router().expect("it has an IPv6 address");
-        let mut responder = Responder::new(host, port.pool().clone(), Arc::<AtomicU64>::default());
+        let mut responder = Responder::new(host, pool.clone(), Arc::<AtomicU64>::default());
         for _ in 0..SOLICITATIONS {
             let waiting = (name, "a router advertisement");
             let found = responder.exchange(&request, ROUTER_WAIT, waiting, (&mut *tx, &mut *rx), Host::learn_router)?;
-            if let Some(AdvertisedNetwork { address, prefix_length, router }) = found {
+            if let Some(AdvertisedNetwork { address, prefix_length, router, name_servers }) = found {
                 let by = router.map_or("without a router".to_string(), |router| format!("router {router}"));
-                note(&format!("{name}: {address}/{prefix_length} by router advertisement, {by}"));
+                self.say(&format!("{name}: {address}/{prefix_length} by router advertisement, {by}"));
                 let address = Address { address: address.into(), length: Some(prefix_length) };
-                return Ok(Grant { address, gateway: router.map(IpAddr::from), until: None });
+                let name_servers = name_servers.map(|server| server.map(IpAddr::from));
+                return Ok(Grant { address, gateway: router.map(IpAddr::from), name_servers, until: None });
             }
         }
         let why = format!("no router advertised a prefix for addresses after {SOLICITATIONS} solicitations");
         let remedy = "check the router, the cable and the VLAN, or give an address: --address fd00::2/64";
         Err(Error::new(ErrorKind::Unusable, name, why).with_remedy(Remedy::Step(remedy.into())))
     }
-}
 
-fn granted_by_dhcp(name: &str, lease: DhcpLease) -> Grant {
-    let DhcpLease { address, prefix_length, router, server, seconds } = lease;
-    let by = router.map_or("without a router".to_string(), |router| format!("router {router}"));
-    let time = seconds.map_or(String::new(), |seconds| format!(" for {seconds} s"));
-    note(&format!("{name}: {address}/{prefix_length} from DHCP server {server}{time}, {by}"));
-    // RFC 2131, section 4.4.5: half of the time has passed. It is not renewed while packets are sent.
-    let until = seconds.map(|seconds| Instant::now() + Duration::from_secs(u64::from(seconds) / 2));
-    let address = Address { address: address.into(), length: Some(prefix_length) };
-    Grant { address, gateway: router.map(IpAddr::from), until }
+    /// Says what was granted, unless another program has standard error.
+    fn say(&self, text: &str) {
+        if !self.is_quiet {
+            note(text);
+        }
+    }
+
+    fn granted_by_dhcp(&self, name: &str, lease: DhcpLease) -> Grant {
+        let DhcpLease { address, prefix_length, router, name_servers, server, seconds } = lease;
+        let by = router.map_or("without a router".to_string(), |router| format!("router {router}"));
+        let time = seconds.map_or(String::new(), |seconds| format!(" for {seconds} s"));
+        self.say(&format!("{name}: {address}/{prefix_length} from DHCP server {server}{time}, {by}"));
+        // RFC 2131, section 4.4.5: half of the time has passed. It is not renewed while packets are sent.
+        let until = seconds.map(|seconds| Instant::now() + Duration::from_secs(u64::from(seconds) / 2));
+        let address = Address { address: address.into(), length: Some(prefix_length) };
+        let name_servers = name_servers.map(|server| server.map(IpAddr::from));
+        Grant { address, gateway: router.map(IpAddr::from), name_servers, until }
+    }
 }

@@ -176,7 +176,7 @@ impl EndOfPath {
         let mut rx = if receives || is_host { Some(port.rx(0)?) } else { None };
         let mut tx = if sends || is_host { Some(port.tx(0)?) } else { None };
         if let (true, Some(rx), Some(tx)) = (is_host, &mut rx, &mut tx) {
-            host.configure(port, name, tx, std::slice::from_mut(rx))?;
+            host.configure(mac, &pool, name, tx, std::slice::from_mut(rx))?;
         }
         let responder = host.responder(port, answered);
         let mut end = EndOfPath { name: name.to_string(), mac, pool, host, responder, rx, tx };

@@ -252,6 +252,7 @@ fn port_options(names: &[PortName], options: &RunOptions, pool: Arc<Pool>) -> Op
             _ => Some(Duration::from_micros(options.throttle.into())),
         },
         timestamps: options.timestamps,
+        offloads: options.offloads,
         take: options.bind.then_some(TakeFromKernel { access: Access::Either, force: options.force }),
         ..Options::default().with_queues(options.queues)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -41,6 +41,8 @@ pub struct Threads {
     pub answered: Arc<AtomicU64>,
     /// Packets that were received but that no port has accepted.
     pub held: Arc<AtomicU64>,
+    /// Packets that wait in idle threads, or in links to the ports, for a port that forwards them.
+    pub unsent: Arc<AtomicUsize>,
 }
 
 impl Threads {

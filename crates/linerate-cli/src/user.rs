@@ -1,4 +1,4 @@
-//! Giving up root's privileges once the ports are open (`--user`).
+//! A user of this machine (`--user`), and giving up root's privileges once the ports are open.
 
 use std::ffi::CString;
 use std::io;
@@ -22,6 +22,23 @@ impl FromStr for User {
 }
 
 impl User {
+    /// Returns the user's number.
+    pub fn id(&self) -> u32 {
+        self.0.uid.as_raw()
+    }
+
+    /// Returns the number of the user's group.
+    pub fn group(&self) -> u32 {
+        self.0.gid.as_raw()
+    }
+
+    /// Returns the numbers of all groups of the user.
+    pub fn groups(&self) -> Vec<u32> {
+        let name = CString::new(self.0.name.as_str()).unwrap_or_default();
+        let all = unistd::getgrouplist(&name, self.0.gid).unwrap_or_default();
+        all.into_iter().map(|group| group.as_raw()).collect()
+    }
+
     /// Changes all threads to the user, with its groups and without capabilities, for good.
     ///
     /// # Errors

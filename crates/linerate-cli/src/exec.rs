@@ -1,0 +1,342 @@
+//! `linerate exec`: runs a command in a network namespace whose interfaces are ports.
+//!
+//! - `inside`: the process in the namespaces; `init`: their first process, which starts the command
+//! - `channel`: the messages between this process and that one; `relay`: signals and the command's end
+//! - `network`: addresses, routes and name servers; `claim`: a free address of a small private network
+//! - `refused`: what prevents namespaces and interfaces, and the remedies
+
+mod channel;
+mod claim;
+mod init;
+pub mod inside;
+mod network;
+mod refused;
+mod relay;
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitCode};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use linerate::{Error, ErrorKind};
+use rustix::thread::{CapabilitySet, capabilities};
+
+use self::channel::{Channel, MOST_INTERFACES, Network, Reply, Setup, UserIds};
+use self::claim::Subnet;
+use self::relay::{End, Relay, die_of};
+use crate::error::with_hint;
+use crate::fwd;
+use crate::grammar::usage;
+use crate::host::{AddressSource, HostOptions, host_address};
+use crate::options::{LONGEST_MTU, RunOptions, Wait, whole};
+use crate::run::{Mode, Run};
+use crate::signals::interrupts;
+use crate::terminal::note;
+use crate::user::User;
+
+/// The exit codes of env(1): the command was not started, cannot be executed, or does not exist.
+pub const FAILED: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// How long packets that the command has sent may wait in links and ports after its end, without any movement.
+const LAST_PACKETS: Duration = Duration::from_secs(3);
+/// The time without movement after which nothing is left.
+const STILL: Duration = Duration::from_millis(10);
+
+/// `linerate exec`.
+#[derive(Args)]
+pub struct Exec {
+    /// The port at the other end of the command's interface eth0; more ports are eth1 and so on
+    #[arg(long = "port", value_name = "PORT", required = true)]
+    ports: Vec<String>,
+    #[command(flatten)]
+    place: Place,
+    /// The command, and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Options of a command's place in the network.
+#[derive(Args, Clone)]
+pub struct Place {
+    /// Addresses of an interface, for example 10.0.0.2/24,fd00::2/64; or dhcp, or auto (IPv6 router). The first --address
+    /// is for eth0, the second for eth1
+    #[arg(long, value_name = "ADDRESS/LENGTH")]
+    address: Vec<Addresses>,
+    /// The router for all other networks
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', value_parser = host_address)]
+    gateway: Vec<IpAddr>,
+    /// Name servers, for a resolv.conf that only the command sees
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', value_parser = host_address)]
+    dns: Vec<IpAddr>,
+    /// Take the first address of this network that no other host has, for an interface without --address
+    #[arg(long, value_name = "NETWORK", num_args = 0..=1, require_equals = true, default_missing_value = "10.53.0.0/24")]
+    net: Option<Subnet>,
+    /// The interfaces' MTU
+    #[arg(long, default_value_t = 1500, value_parser = whole::<u16>(68, LONGEST_MTU))]
+    mtu: u16,
+    /// Run the command as this user, for linerate as root
+    #[arg(long)]
+    user: Option<User>,
+    /// Print addresses, packets and drops on standard error
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+/// The addresses of one interface.
+#[derive(Clone)]
+struct Addresses(Vec<AddressSource>);
+
+impl FromStr for Addresses {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Addresses, String> {
+        text.split(',').map(str::parse).collect::<Result<_, _>>().map(Addresses)
+    }
+}
+
+/// The run of a command.
+struct Commanded;
+
+impl Mode for Commanded {
+    fn name(&self) -> &'static str {
+        "exec"
+    }
+
+    fn forwards(&self) -> bool {
+        true
+    }
+
+    /// Prints nothing: standard error is the command's.
+    fn is_measurement(&self) -> bool {
+        true
+    }
+}
+
+/// Runs the command of `linerate exec`.
+pub fn run(asked: &Exec) -> ExitCode {
+    let ports: Vec<&str> = asked.ports.iter().map(String::as_str).collect();
+    run_at(&ports, &asked.place, &asked.command)
+}
+
+/// Runs a command with interfaces at these ports. Returns, or ends by, what ended the command.
+pub fn run_at(ports: &[&str], place: &Place, command: &[OsString]) -> ExitCode {
+    place.check(ports.len());
+    let fail = |error: &Error| {
+        note(&format!("linerate exec: {}", with_hint(error)));
+        ExitCode::from(FAILED)
+    };
+    let mut session = match Session::enter(ports, place, command) {
+        Ok(session) => session,
+        Err(error) => return fail(&error),
+    };
+    let outcome = session.serve(ports, place);
+    let Session { relay, mut child, .. } = session;
+    relay.take_terminal_back();
+    let end = relay.end();
+    if end.is_some() {
+        // It has ended, too; as a zombie it would remain.
+        let _ = child.wait();
+    }
+    for text in relay.take_notes().into_iter().filter(|_| place.verbose) {
+        note(&format!("note: {text}"));
+    }
+    match (outcome, end) {
+        (Err(error), None) => fail(&error),
+        (_, Some(End::Failed(step, error))) => fail(&refused::explain(*step, error, place.user.is_some())),
+        (_, Some(End::NotStarted(error))) => {
+            note(&format!("linerate exec: {}: {error}", command[0].display()));
+            let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+            ExitCode::from(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE })
+        }
+        (_, Some(End::Status(status))) => match (status.code(), status.signal()) {
+            (Some(code), _) => ExitCode::from(code as u8),
+            (None, signal) => end_by(signal.unwrap_or(libc::SIGKILL)),
+        },
+        (_, Some(End::Interrupted(signal))) => end_by(*signal),
+        (_, Some(End::Killed)) => end_by(libc::SIGKILL),
+        (Ok(()), None) => ExitCode::from(FAILED),
+    }
+}
+
+/// Ends this process by a signal; returns the code that a shell gives to that, if the signal does not end it.
+fn end_by(signal: i32) -> ExitCode {
+    die_of(signal);
+    ExitCode::from(128 + signal as u8)
+}
+
+impl Place {
+    /// Ends the program if the options contradict each other.
+    fn check(&self, ports: usize) {
+        if ports > MOST_INTERFACES {
+            usage(&format!("a command has at most {MOST_INTERFACES} interfaces"));
+        }
+        if self.address.len() > ports {
+            usage(&format!("{} times --address, but only {ports} times --port", self.address.len()));
+        }
+        if self.net.is_some() && ports - self.address.len() != 1 {
+            usage("--net is for one interface: give the others an --address, in the order of the ports");
+        }
+        if self.user.is_some() && !rustix::process::geteuid().is_root() {
+            usage("--user needs root; without it, the command runs as you");
+        }
+        let bare = self.address.iter().flat_map(|Addresses(all)| all).find_map(|source| source.without_length());
+        if let Some(bare) = bare {
+            usage(&format!("--address {bare} has no prefix length: append /24, for example, or /64 for IPv6"));
+        }
+    }
+}
+
+/// A command and its namespaces.
+struct Session {
+    relay: std::sync::Arc<Relay>,
+    child: Child,
+    /// The interfaces, from outside.
+    taps: Vec<OwnedFd>,
+}
+
+impl Session {
+    /// Creates the namespaces and the interfaces. No port is open yet.
+    fn enter(ports: &[&str], place: &Place, command: &[OsString]) -> Result<Session, Error> {
+        let failed = |what: &str| {
+            let what = what.to_string();
+            move |error: std::io::Error| Error::system(&what, error)
+        };
+        let [ours, theirs] = Channel::pair().map_err(failed("socketpair"))?;
+        let number = theirs.inheritable().map_err(failed("fcntl"))?;
+        let mut again = Command::new("/proc/self/exe");
+        again.arg0(inside::PROGRAM).arg(number.to_string()).args(command);
+        let mut child = again.spawn().map_err(failed("starting /proc/self/exe"))?;
+        drop(theirs);
+        let has = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+        let setup = Setup {
+            has_user_namespace: !has.contains(CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN),
+            interfaces: (0..ports.len()).map(|number| format!("eth{number}")).collect(),
+            mtu: place.mtu.into(),
+        };
+        ours.send(&setup, &[]).map_err(failed("sendmsg"))?;
+        let taps = match ours.receive::<Reply>().map_err(failed("recvmsg"))? {
+            Some((Reply::Ready, taps)) => taps,
+            Some((Reply::Failed(step, errno, text), _)) => {
+                let _ = child.wait();
+                return Err(refused::explain(step, &relay::error_of(errno, text), place.user.is_some()));
+            }
+            _ => return Err(Error::new(ErrorKind::System, "", "the process in the namespaces has ended")),
+        };
+        let relay = Relay::start(ours).map_err(failed("signalfd"))?;
+        Ok(Session { relay, child, taps })
+    }
+
+    /// Opens the ports, starts the command, and forwards packets until it ends.
+    fn serve(&mut self, ports: &[&str], place: &Place) -> Result<(), Error> {
+        // A link decides about each packet, so it gets none that stands for several.
+        let is_link = ports.iter().any(|port| linerate::parse(port).is_ok_and(|port| port.is_wrapper()));
+        let options = RunOptions {
+            mtu: place.mtu.max(RunOptions::default().mtu),
+            wait: Some(Wait::Adaptive),
+            offloads: !is_link,
+            ..RunOptions::default()
+        };
+        let taps: Vec<String> =
+            self.taps.iter().enumerate().map(|(n, tap)| format!("tap:eth{n}?fd={}", tap.as_raw_fd())).collect();
+        let names: Vec<&str> =
+            taps.iter().map(String::as_str).zip(ports.iter().copied()).flat_map(<[_; 2]>::from).collect();
+        let mut run = Run::open(&Commanded, &names, None, &options)?;
+        // The port has its own descriptor.
+        self.taps.clear();
+        let network = place.network(&mut run, ports)?;
+        fwd::start_unchanged(&mut run, &options)?;
+        let sleeps_when_idle = run.sleeps_when_idle();
+        run.threads.start(&options, &run.ports, sleeps_when_idle, &run.live.paused())?;
+        if self.relay.end().is_none() {
+            self.relay.start_command(network).map_err(|error| Error::system("sendmsg", error))?;
+        }
+        self.wait(&run);
+        let counts = place.verbose.then(|| run.ports.known_statistics().0);
+        if run.threads.join() {
+            note("linerate exec: a thread that forwards packets has panicked, which is a bug");
+        }
+        for (name, count) in ports.iter().zip(counts.iter().flatten().skip(1).step_by(2)) {
+            let drops = serde_json::to_string(&crate::show::drops(&count.drops)).unwrap_or_default();
+            note(&format!(
+                "{name}: {} packets received, {} sent; dropped: {drops}",
+                count.rx_packets, count.tx_packets
+            ));
+        }
+        Ok(())
+    }
+
+    /// Waits for the command's end, and for the packets that it has sent last.
+    fn wait(&self, run: &Run) {
+        let mut is_noted = false;
+        while self.relay.end().is_none() {
+            interrupts().wait(Duration::from_secs(1));
+            if let Some(error) = run.ports.statistics().err().filter(|_| !is_noted && self.relay.end().is_none()) {
+                note(&format!("linerate exec: {}\n  the command continues without this network", with_hint(&error)));
+                is_noted = true;
+            }
+        }
+        // Sent by the command and the ports; others may send for ever.
+        let moved = || {
+            let counts = run.ports.known_statistics().0;
+            let pairs = counts.chunks(2).filter_map(|pair| pair.first_chunk());
+            pairs.map(|[tap, port]| tap.rx_packets + port.tx_packets).sum::<u64>()
+        };
+        let (mut last, mut since) = (moved(), Instant::now());
+        while since.elapsed() < LAST_PACKETS {
+            let unsent = run.threads.unsent.load(std::sync::atomic::Ordering::Relaxed);
+            if unsent == 0 && since.elapsed() >= STILL {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+            let now = moved();
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+        }
+    }
+}
+
+impl Place {
+    /// Returns the network of the command; asks the ports' networks for addresses.
+    fn network(&self, run: &mut Run, ports: &[&str]) -> Result<Network, Error> {
+        let mut network = Network { name_servers: self.dns.clone(), ..Network::default() };
+        network.user =
+            self.user.as_ref().map(|user| UserIds { user: user.id(), group: user.group(), groups: user.groups() });
+        for (n, port) in ports.iter().enumerate() {
+            let mac = run.ports.devices[2 * n].mac();
+            let device = &mut run.ports.devices[2 * n + 1];
+            let sources = self.address.get(n).map_or(&[][..], |Addresses(all)| all);
+            let mut host = HostOptions::with(sources.to_vec(), !self.verbose);
+            if !host.is_configured() {
+                let (mut rx, mut tx) = ([device.rx(0)?], device.tx(0)?);
+                let pool = device.pool().clone();
+                host.configure(mac, &pool, port, &mut tx, &mut rx)?;
+            }
+            let mut addresses: Vec<(IpAddr, u8)> = host.with_lengths().collect();
+            if let Some(net) = self.net.as_ref().filter(|_| sources.is_empty()) {
+                let (mut rx, mut tx) = ([device.rx(0)?], device.tx(0)?);
+                addresses.push(net.claim(mac, device.pool(), port, &mut tx, &mut rx)?);
+            }
+            if self.verbose {
+                let list: Vec<String> =
+                    addresses.iter().map(|(address, length)| format!("{address}/{length}")).collect();
+                note(&format!("eth{n}: {mac}, {port}, addresses: {}", list.join(" ")));
+            }
+            network.gateways.extend(host.gateways().iter().map(|gateway| (n, *gateway)));
+            if self.dns.is_empty() {
+                network.name_servers.extend(host.name_servers());
+            }
+            network.addresses.push(addresses);
+        }
+        if !self.gateway.is_empty() {
+            network.gateways = self.gateway.iter().map(|gateway| (network.interface_to(*gateway), *gateway)).collect();
+        }
+        Ok(network)
+    }
+}
