@@ -26,6 +26,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         &[
             "linerate link tap:t0 tap:t1 --delay 20ms --rate 50Mbit --queue 100kB",
             "linerate link sim:0 sim:1 --delay 10ms/1ms --loss 1% --burst 4 --seconds 2",
+            "linerate link --rate 12Mbit --queue 100kB --delay 40ms -- curl https://example.com/",
         ],
     ),
     (

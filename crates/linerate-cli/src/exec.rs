@@ -3,6 +3,7 @@
 //! - `inside`: the process in the namespaces; `init`: their first process, which starts the command
 //! - `channel`: the messages between this process and that one; `relay`: signals and the command's end
 //! - `network`: addresses, routes and name servers; `claim`: a free address of a small private network
+//! - `uplink`: the network around, for a command without a port
 //! - `refused`: what prevents namespaces and interfaces, and the remedies
 
 mod channel;
@@ -12,6 +13,7 @@ pub mod inside;
 mod network;
 mod refused;
 mod relay;
+mod uplink;
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -22,12 +24,13 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use linerate::{Error, ErrorKind};
+use linerate::{Error, ErrorKind, Remedy};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use self::channel::{Channel, MOST_INTERFACES, Network, Reply, Setup, UserIds};
 use self::claim::Subnet;
 use self::relay::{End, Relay, die_of};
+use self::uplink::Uplink;
 use crate::error::with_hint;
 use crate::fwd;
 use crate::grammar::usage;
@@ -51,8 +54,9 @@ const STILL: Duration = Duration::from_millis(10);
 /// `linerate exec`.
 #[derive(Args)]
 pub struct Exec {
-    /// The port at the other end of the command's interface eth0; more ports are eth1 and so on
-    #[arg(long = "port", value_name = "PORT", required = true)]
+    /// The port at the other end of the command's interface eth0; more ports are eth1 and so on. Without it, passt
+    /// connects the command to the network around it
+    #[arg(long = "port", value_name = "PORT")]
     ports: Vec<String>,
     #[command(flatten)]
     place: Place,
@@ -62,7 +66,7 @@ pub struct Exec {
 }
 
 /// Options of a command's place in the network.
-#[derive(Args, Clone)]
+#[derive(Args, Clone, Default)]
 pub struct Place {
     /// Addresses of an interface, for example 10.0.0.2/24,fd00::2/64; or dhcp, or auto (IPv6 router). The first --address
     /// is for eth0, the second for eth1
@@ -120,29 +124,58 @@ impl Mode for Commanded {
 
 /// Runs the command of `linerate exec`.
 pub fn run(asked: &Exec) -> ExitCode {
-    let ports: Vec<&str> = asked.ports.iter().map(String::as_str).collect();
-    run_at(&ports, &asked.place, &asked.command)
+    run_at(&asked.ports, &asked.place, &asked.command, |port| port.to_string())
 }
 
-/// Runs a command with interfaces at these ports. Returns, or ends by, what ended the command.
-pub fn run_at(ports: &[&str], place: &Place, command: &[OsString]) -> ExitCode {
-    place.check(ports.len());
+/// Runs a command whose network is the port's, or the one around it, over a link. Its addresses are those of that
+/// network, or of a small private network.
+pub fn run_over(link: impl Fn(&str) -> String, port: Option<&str>, command: &[OsString]) -> ExitCode {
+    let net = port.map(|_| Subnet::default());
+    let place = Place { net, mtu: 1500, ..Place::default() };
+    run_at(&port.map(str::to_string).into_iter().collect::<Vec<_>>(), &place, command, link)
+}
+
+/// Runs a command with interfaces at these ports, or, without any, at the network around it. `wrap` returns the name of
+/// the port to open for each. Returns, or ends by, what ended the command.
+fn run_at(ports: &[String], place: &Place, command: &[OsString], wrap: impl Fn(&str) -> String) -> ExitCode {
+    let mut place = place.clone();
+    if ports.is_empty() && place.address.is_empty() && place.net.is_none() {
+        place.address = vec![Addresses(vec![AddressSource::Dhcp])];
+    }
     let fail = |error: &Error| {
         note(&format!("linerate exec: {}", with_hint(error)));
         ExitCode::from(FAILED)
     };
+    place.check(ports.len().max(1));
+    let (mut ports, mut uplink) = (ports.to_vec(), None);
+    if ports.is_empty() {
+        match Uplink::start(place.verbose) {
+            Ok(started) => ports.push(uplink.insert(started).port()),
+            Err(error) => return fail(&error),
+        }
+    }
+    let ports: Vec<String> = ports.iter().map(|port| wrap(port)).collect();
+    let (ports, place) = (&ports.iter().map(String::as_str).collect::<Vec<_>>()[..], &place);
     let mut session = match Session::enter(ports, place, command) {
         Ok(session) => session,
         Err(error) => return fail(&error),
     };
+    let socket = uplink.map(|Uplink { mut passt, socket }| {
+        let relay = session.relay.clone();
+        std::thread::spawn(move || {
+            let status = passt.wait();
+            relay.uplink_ended(status.map_or_else(|error| error.to_string(), |status| status.to_string()));
+        });
+        socket
+    });
     let outcome = session.serve(ports, place);
+    drop(socket);
     let Session { relay, mut child, .. } = session;
     relay.take_terminal_back();
     let end = relay.end();
-    if end.is_some() {
-        // It has ended, too; as a zombie it would remain.
-        let _ = child.wait();
-    }
+    relay.close();
+    // As a zombie it would remain.
+    let _ = child.wait();
     for text in relay.take_notes().into_iter().filter(|_| place.verbose) {
         note(&format!("note: {text}"));
     }
@@ -159,6 +192,11 @@ pub fn run_at(ports: &[&str], place: &Place, command: &[OsString]) -> ExitCode {
             (None, signal) => end_by(signal.unwrap_or(libc::SIGKILL)),
         },
         (_, Some(End::Interrupted(signal))) => end_by(*signal),
+        (_, Some(End::NoUplink(status))) => {
+            let why = format!("passt has ended ({status}): does this network have a default route?");
+            let remedy = "see its message: passt --foreground; or give a port: --port PORT";
+            fail(&Error::new(ErrorKind::Unusable, "", why).with_remedy(Remedy::Step(remedy.into())))
+        }
         (_, Some(End::Killed)) => end_by(libc::SIGKILL),
         (Ok(()), None) => ExitCode::from(FAILED),
     }

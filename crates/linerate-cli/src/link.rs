@@ -82,6 +82,23 @@ impl LinkOptions {
         of_direction(&options, direction, class)
     }
 
+    /// Returns the name of a port over this link, whose other end is a command's interface. The first values are for
+    /// packets from the command, so to the port.
+    pub fn around(&self, port: &str) -> String {
+        let has_back = |name: &str| self.0.iter().any(|(other, _)| other.strip_suffix("-back") == Some(name));
+        let options = self.0.iter().map(|(name, value)| match (name.strip_suffix("-back"), value.split_once('/')) {
+            (Some(forth), _) => format!("{forth}={value}"),
+            (None, _) if has_back(name) => format!("{name}-back={value}"),
+            (None, Some((forth, back))) if !["trace", "schedule", "distribution"].contains(name) => {
+                format!("{name}={back}/{forth}")
+            }
+            _ => format!("{name}={value}"),
+        });
+        let options = options.collect::<Vec<_>>().join("&");
+        let mark = if port.contains('?') { '&' } else { '?' };
+        if options.is_empty() { format!("link:{port}") } else { format!("link:{port}{mark}{options}") }
+    }
+
     /// Returns the options without a number of packets, so that it is computed.
     fn without_packets(&self) -> LinkOptions {
         LinkOptions(self.0.iter().filter(|(name, _)| *name != "packets").cloned().collect())

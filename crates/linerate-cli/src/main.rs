@@ -73,6 +73,7 @@ mod user;
 mod vm;
 mod wire;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -116,18 +117,26 @@ enum Command {
     /// Forward packets between two ports over an emulated link: delay, rate with a queue, loss, and other faults
     Link {
         /// The first port, for example tap:t0
-        a: String,
+        #[arg(required_unless_present = "COMMAND", conflicts_with = "COMMAND")]
+        a: Option<String>,
         /// The second port
-        b: String,
+        #[arg(required_unless_present = "COMMAND", conflicts_with = "COMMAND")]
+        b: Option<String>,
         /// Stop after exactly this many packets; accepts k, M or G
-        #[arg(long, value_parser = packets)]
+        #[arg(long, value_parser = packets, conflicts_with = "COMMAND")]
         count: Option<u64>,
+        /// With a command: the port at the far end of its link; by default, passt connects it to the network around it
+        #[arg(long, value_name = "PORT", requires = "COMMAND")]
+        port: Option<String>,
         #[command(flatten)]
         link: link::LinkOptions,
         #[command(flatten)]
         steering: Steering,
         #[command(flatten)]
         options: Box<RunOptions>,
+        /// Run this command, whose network is at the far end of the link
+        #[arg(last = true, id = "COMMAND", value_name = "COMMAND")]
+        command: Vec<OsString>,
     },
     /// Run a command whose network interfaces are ports, without root
     Exec(Box<exec::Exec>),
@@ -318,8 +327,12 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     // Signals are for its command.
-    if let Command::Exec(exec) = &cli.command {
-        return exec::run(exec);
+    match &cli.command {
+        Command::Exec(exec) => return exec::run(exec),
+        Command::Link { link, port, command, .. } if !command.is_empty() => {
+            return exec::run_over(|port| link.around(port), port.as_deref(), command);
+        }
+        _ => {}
     }
     signals::catch();
     show::exit_code(execute(cli.command).unwrap_or_else(|error| error::report(&error)))
@@ -330,7 +343,8 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
         Command::Fwd { a, b, rest, count, profile, rules, steering, options } => {
             fwd::run(&fwd::Forward, [&a, &b], rest.as_deref(), count, profile, &rules, &options.steered(steering))
         }
-        Command::Link { a, b, count, link, steering, options } => {
+        Command::Link { a, b, count, link, steering, options, .. } => {
+            let [a, b] = [a, b].map(Option::unwrap_or_default);
             link::run([&a, &b], &link, count, &options.steered(steering))
         }
         Command::Exec(_) => unreachable!("it has run"),

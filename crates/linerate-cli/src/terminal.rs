@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write, stderr, stdin, stdout};
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use nix::unistd::{getpgrp, tcgetpgrp};
 #[cfg(feature = "live")]
 use ratatui::DefaultTerminal;
 #[cfg(feature = "live")]
@@ -64,7 +65,8 @@ pub fn last_notes(lines: usize) -> Vec<String> {
 /// Returns whether a full screen can be shown and keys can be read: this process is in the foreground, and the terminal
 /// can move its cursor.
 pub fn is_ours() -> bool {
-    let is_in_front = || rustix::termios::tcgetpgrp(stdin()).ok() == Some(rustix::process::getpgrp());
+    // In a process namespace, both may be 0: a group outside of it.
+    let is_in_front = || tcgetpgrp(stdin()) == Ok(getpgrp());
     let can_move = || std::env::var("TERM").is_ok_and(|kind| !kind.is_empty() && kind != "dumb");
     stdin().is_terminal() && stdout().is_terminal() && is_in_front() && can_move()
 }

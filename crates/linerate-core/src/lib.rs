@@ -17,6 +17,7 @@
 #![warn(rustdoc::broken_intra_doc_links)]
 
 pub mod batch;
+pub mod descriptor;
 pub mod error;
 pub mod event;
 pub mod filter;

@@ -7,17 +7,18 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
 use linerate_core::batch::Batch;
+use linerate_core::descriptor::duplicate;
 use linerate_core::error::{Error, ErrorKind, MORE_DESCRIPTORS, Result};
 use linerate_core::memory::Pool;
 use linerate_core::offload::{LONGEST, Offload, Segmentation};
 use linerate_core::port::{
-    self, Address, Config, Description, Device, FRAME_HEADERS, Link, MTU, MacAddress, Maturity, Opening, PortClass,
-    PortKind, PortOption, QUEUES, QueueCounters, RING, Receive, SendFinished, Transmit, Value,
+    self, Address, Config, DESCRIPTOR, Description, Device, FRAME_HEADERS, Link, MTU, MacAddress, Maturity, Opening,
+    PortClass, PortKind, QUEUES, QueueCounters, RING, Receive, SendFinished, Transmit,
 };
 use rustix::fs::OFlags;
 
@@ -45,14 +46,6 @@ pub static TAP: PortKind = PortKind {
             None => Box::new(Tap::open(name, config)?),
         })
     },
-};
-
-/// The descriptor of a TAP interface that another program has opened.
-const DESCRIPTOR: PortOption = PortOption {
-    name: "fd",
-    value: Value::Number(0, libc::c_int::MAX as usize),
-    default: "",
-    help: "the interface is open as this descriptor of the process; it may be in another network namespace",
 };
 
 /// `host:` and `host:NAME`
@@ -151,13 +144,7 @@ impl Tap {
         if config.options.rx_queues.max(config.options.tx_queues) > 1 {
             return Err(Error::new(ErrorKind::BadOption, config.name, "a descriptor is one queue: leave out queues="));
         }
-        // SAFETY: the call only duplicates the descriptor, and fails if it is not open.
-        let duplicate = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 3) };
-        if duplicate < 0 {
-            return Err(refused(&io::Error::last_os_error()));
-        }
-        // SAFETY: the descriptor was just created, and nothing else has it.
-        let file = File::from(unsafe { OwnedFd::from_raw_fd(duplicate) });
+        let file = File::from(duplicate(descriptor).map_err(|error| refused(&error))?);
         let mut ifreq = request_for(b"", number(0));
         call(&file, libc::TUNGETIFF, (&raw mut ifreq) as libc::c_ulong).map_err(|error| refused(&error))?;
         // SAFETY: the kernel has filled in this variant.

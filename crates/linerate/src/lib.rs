@@ -106,7 +106,7 @@ pub use linerate_link as link;
 #[cfg(feature = "memif")]
 pub use linerate_machines::memif;
 #[cfg(feature = "vhost")]
-pub use linerate_machines::{vhost, virtio_user};
+pub use linerate_machines::{stream, vhost, virtio_user};
 #[cfg(feature = "model")]
 pub use linerate_sim82599 as sim82599;
 #[cfg(feature = "model")]

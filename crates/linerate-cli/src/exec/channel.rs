@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    SendFlags, Shutdown, SocketFlags, SocketType, recvmsg, sendmsg, shutdown, socketpair,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -113,6 +113,12 @@ impl Channel {
     pub fn inheritable(&self) -> io::Result<RawFd> {
         fcntl_setfd(&self.0, FdFlags::empty())?;
         Ok(self.0.as_raw_fd())
+    }
+
+    /// Closes both directions: the other process receives the end.
+    pub fn close(&self) {
+        // It fails if the other process has ended.
+        let _ = shutdown(&self.0, Shutdown::Both);
     }
 
     /// Sends a message.

@@ -24,6 +24,13 @@ pub struct Subnet {
     length: u8,
 }
 
+impl Default for Subnet {
+    /// 10.53.0.0/24
+    fn default() -> Subnet {
+        Subnet { network: Ipv4Addr::new(10, 53, 0, 0).to_bits(), length: 24 }
+    }
+}
+
 impl FromStr for Subnet {
     type Err = String;
 

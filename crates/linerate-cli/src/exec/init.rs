@@ -27,8 +27,10 @@ use super::network;
 const OF_COMMAND: [CapabilitySet; 3] =
     [CapabilitySet::NET_ADMIN, CapabilitySet::NET_RAW, CapabilitySet::NET_BIND_SERVICE];
 
-/// How long closed connections may wait for their peers without any progress.
+/// How long closed connections may wait for their peers without any progress: with data, and with only their end (FIN)
+/// to be confirmed.
 const LINGER: Duration = Duration::from_secs(3);
+const LINGER_FOR_END: Duration = Duration::from_secs(1);
 /// How often they are counted.
 const POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
@@ -119,10 +121,10 @@ fn signal(command: Pid, number: i32) {
 }
 
 /// Waits until the peers of closed connections have confirmed their data, which the kernel still sends, as it does for a
-/// program that ends outside of a namespace. Returns the number of those that made no progress.
+/// program that ends outside of a namespace. Returns the number of those that still have data.
 fn linger(channel: &Channel) -> io::Result<usize> {
     let (mut last, mut since) = (network::unsent(), Instant::now());
-    while last.0 > 0 && since.elapsed() < LINGER {
+    while last.0 > 0 && since.elapsed() < if last.1 > last.0 as u64 { LINGER } else { LINGER_FOR_END } {
         let mut polled = [PollFd::new(channel, PollFlags::IN)];
         if rustix::io::retry_on_intr(|| poll(&mut polled, Some(&POLL)))? > 0 {
             // A signal from the user, or the parent's end.
@@ -133,7 +135,7 @@ fn linger(channel: &Channel) -> io::Result<usize> {
             (last, since) = (now, Instant::now());
         }
     }
-    Ok(last.0)
+    Ok(if last.1 > last.0 as u64 { last.0 } else { 0 })
 }
 
 /// Becomes the command's user. It keeps the capabilities for its network and no others, unless it is root.

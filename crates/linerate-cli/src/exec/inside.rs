@@ -110,6 +110,8 @@ fn enter(setup: &Setup) -> Result<Vec<OwnedFd>, (Step, io::Error)> {
     let propagation = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", propagation).map_err(|error| (Step::Namespaces, error.into()))?;
     let other = |error: linerate::Error| io::Error::other(error.with_command_hint());
+    // Pings without a capability, as passt sends them; fails where /proc cannot be written.
+    let _ = fs::write("/proc/sys/net/ipv4/ping_group_range", format!("{group} {group}"));
     network::set_up("lo", None).map_err(|error| (Step::Namespaces, other(error)))?;
     let open = |name: &String| {
         let tap = Tap::create(name)?;

@@ -148,7 +148,7 @@ pub fn set_up(name: &str, mtu: Option<usize>) -> linerate::Result<()> {
 }
 
 /// The number of TCP connections of this network namespace with data that the peer has not confirmed, though their
-/// program has closed them, and the number of such bytes.
+/// program has closed them, and the number of such bytes; the end of a connection (FIN) counts as one.
 pub fn unsent() -> (usize, u64) {
     /// The numbers of FIN_WAIT1, LAST_ACK and CLOSING (net/tcp_states.h).
     const CLOSED: [&str; 3] = ["04", "09", "0B"];

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::{getpgrp, tcgetpgrp, tcsetpgrp};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Resource, Rlimit, getpgrp, getpid, kill_process, setrlimit};
-use rustix::termios::{tcgetpgrp, tcsetpgrp};
+use rustix::process::{Resource, Rlimit, getpid, kill_process, setrlimit};
 
 use super::channel::{Channel, Network, Reply, Request, Step};
 use crate::signals::interrupts;
@@ -27,6 +27,8 @@ pub enum End {
     Killed,
     /// A signal arrived before it was started.
     Interrupted(i32),
+    /// passt ended before it was started.
+    NoUplink(String),
 }
 
 /// The signals that end this process before the command has started.
@@ -69,6 +71,15 @@ impl Relay {
     pub fn start_command(&self, network: Network) -> io::Result<()> {
         self.has_started.store(true, Ordering::Relaxed);
         self.channel.send(&Request::Start(network), &[])
+    }
+
+    /// passt has ended, with this status.
+    pub fn uplink_ended(&self, status: String) {
+        if self.has_started.load(Ordering::Relaxed) {
+            self.note(format!("passt has ended ({status})"));
+        } else if self.end.set(End::NoUplink(status)).is_ok() {
+            interrupts().end();
+        }
     }
 
     /// Returns how the command has ended; `None` before it has.
@@ -126,6 +137,11 @@ impl Relay {
                 None => return Ok(End::Killed),
             }
         }
+    }
+
+    /// Ends the processes in the namespaces, unless they have ended.
+    pub fn close(&self) {
+        self.channel.close();
     }
 
     /// Takes the terminal back from a command that had job control, such as a shell, so that a script can still read it.

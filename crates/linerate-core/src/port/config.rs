@@ -48,6 +48,13 @@ pub const MTU: PortOption = PortOption {
 /// The option that leaves checksums and segmentation to the packets' destination.
 pub const OFFLOADS: PortOption =
     PortOption::switch("offloads", "leave checksums and segmentation to the packets' destination");
+/// The option for a descriptor of the process that the port uses, instead of opening one.
+pub const DESCRIPTOR: PortOption = PortOption {
+    name: "fd",
+    value: Value::Number(0, i32::MAX as usize),
+    default: "",
+    help: "use this open descriptor of the process",
+};
 /// The option that records when each packet arrived.
 pub const TIMESTAMPS: PortOption = PortOption::switch("timestamps", "note when each packet arrived");
 /// The option for the instructions that read and write descriptors.

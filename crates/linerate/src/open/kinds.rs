@@ -28,6 +28,7 @@ kinds! {
     linerate_cards::VFIO_USER, "vfio-user", "vfio-user";
     linerate_machines::vhost::KIND, "vhost", "vhost";
     linerate_machines::virtio_user::KIND, "vhost", "virtio-user";
+    linerate_machines::stream::KIND, "vhost", "stream";
     linerate_machines::memif::KIND, "memif", "memif";
     linerate_kernel::XDP, "kernel", "xdp";
     linerate_kernel::PACKET, "kernel", "packet";
