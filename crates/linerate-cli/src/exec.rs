@@ -16,6 +16,7 @@ mod relay;
 mod uplink;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -24,6 +25,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use linerate::port::{PortClass, PortName, switch_and_port};
 use linerate::{Error, ErrorKind, Remedy};
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -38,7 +40,7 @@ use crate::host::{AddressSource, HostOptions, host_address};
 use crate::options::{LONGEST_MTU, RunOptions, Wait, whole};
 use crate::run::{Mode, Run};
 use crate::signals::interrupts;
-use crate::terminal::note;
+use crate::terminal::keep_quiet;
 use crate::user::User;
 
 /// The exit codes of env(1): the command was not started, cannot be executed, or does not exist.
@@ -116,6 +118,11 @@ impl Mode for Commanded {
         true
     }
 
+    /// The peer's process may start later, and the command's programs repeat their packets.
+    fn awaits_link_of(&self, class: PortClass) -> bool {
+        class == PortClass::Card
+    }
+
     /// Prints nothing: standard error is the command's.
     fn is_measurement(&self) -> bool {
         true
@@ -143,10 +150,13 @@ fn run_at(ports: &[String], place: &Place, command: &[OsString], wrap: impl Fn(&
         place.address = vec![Addresses(vec![AddressSource::Dhcp])];
     }
     let fail = |error: &Error| {
-        note(&format!("linerate exec: {}", with_hint(error)));
+        say(&format!("linerate exec: {}", with_hint(error)));
         ExitCode::from(FAILED)
     };
     place.check(ports.len().max(1));
+    if !place.verbose {
+        keep_quiet();
+    }
     let (mut ports, mut uplink) = (ports.to_vec(), None);
     if ports.is_empty() {
         match Uplink::start(place.verbose) {
@@ -177,13 +187,13 @@ fn run_at(ports: &[String], place: &Place, command: &[OsString], wrap: impl Fn(&
     // As a zombie it would remain.
     let _ = child.wait();
     for text in relay.take_notes().into_iter().filter(|_| place.verbose) {
-        note(&format!("note: {text}"));
+        say(&format!("note: {text}"));
     }
     match (outcome, end) {
         (Err(error), None) => fail(&error),
         (_, Some(End::Failed(step, error))) => fail(&refused::explain(*step, error, place.user.is_some())),
         (_, Some(End::NotStarted(error))) => {
-            note(&format!("linerate exec: {}: {error}", command[0].display()));
+            say(&format!("linerate exec: {}: {error}", command[0].display()));
             let is_missing = error.kind() == std::io::ErrorKind::NotFound;
             ExitCode::from(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE })
         }
@@ -200,6 +210,11 @@ fn run_at(ports: &[String], place: &Place, command: &[OsString], wrap: impl Fn(&
         (_, Some(End::Killed)) => end_by(libc::SIGKILL),
         (Ok(()), None) => ExitCode::from(FAILED),
     }
+}
+
+/// Prints a line on standard error, which is also the command's.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 /// Ends this process by a signal; returns the code that a shell gives to that, if the signal does not end it.
@@ -285,6 +300,7 @@ impl Session {
         let names: Vec<&str> =
             taps.iter().map(String::as_str).zip(ports.iter().copied()).flat_map(<[_; 2]>::from).collect();
         let mut run = Run::open(&Commanded, &names, None, &options)?;
+        check_switches(&run)?;
         // The port has its own descriptor.
         self.taps.clear();
         let network = place.network(&mut run, ports)?;
@@ -297,14 +313,11 @@ impl Session {
         self.wait(&run);
         let counts = place.verbose.then(|| run.ports.known_statistics().0);
         if run.threads.join() {
-            note("linerate exec: a thread that forwards packets has panicked, which is a bug");
+            say("linerate exec: a thread that forwards packets has panicked, which is a bug");
         }
         for (name, count) in ports.iter().zip(counts.iter().flatten().skip(1).step_by(2)) {
             let drops = serde_json::to_string(&crate::show::drops(&count.drops)).unwrap_or_default();
-            note(&format!(
-                "{name}: {} packets received, {} sent; dropped: {drops}",
-                count.rx_packets, count.tx_packets
-            ));
+            say(&format!("{name}: {} packets received, {} sent; dropped: {drops}", count.rx_packets, count.tx_packets));
         }
         Ok(())
     }
@@ -315,7 +328,7 @@ impl Session {
         while self.relay.end().is_none() {
             interrupts().wait(Duration::from_secs(1));
             if let Some(error) = run.ports.statistics().err().filter(|_| !is_noted && self.relay.end().is_none()) {
-                note(&format!("linerate exec: {}\n  the command continues without this network", with_hint(&error)));
+                say(&format!("linerate exec: {}\n  the command continues without this network", with_hint(&error)));
                 is_noted = true;
             }
         }
@@ -340,10 +353,35 @@ impl Session {
     }
 }
 
+/// Refuses a port of a switch that no server has: another process could not reach it, and the command would be alone.
+fn check_switches(run: &Run) -> Result<(), Error> {
+    let names = run.ports.names.iter().zip(&run.ports.devices);
+    let alone = names.filter(|(_, device)| device.info().class != PortClass::Server);
+    let switches: Vec<(String, &str)> =
+        alone.filter_map(|(name, device)| Some((switch_of(name)?, device.name()))).collect();
+    for (n, (switch, name)) in switches.iter().enumerate() {
+        if !switches.iter().enumerate().any(|(other, (of_other, _))| other != n && of_other == switch) {
+            let why = format!("no server has the switch {switch}, so no other program can be connected to it");
+            return Err(Error::new(ErrorKind::NotServed, *name, why)
+                .with_remedy(Remedy::Step("start one first, as the same user: linerate serve &".into())));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the switch that a port, or the port within it, belongs to.
+fn switch_of(name: &PortName) -> Option<String> {
+    match name.is_wrapper() {
+        true => switch_of(&linerate::parse(&name.inner_name()).ok()?),
+        false => switch_and_port(name.short()).map(|(switch, _)| switch.to_string()),
+    }
+}
+
 impl Place {
     /// Returns the network of the command; asks the ports' networks for addresses.
     fn network(&self, run: &mut Run, ports: &[&str]) -> Result<Network, Error> {
-        let mut network = Network { name_servers: self.dns.clone(), ..Network::default() };
+        let mut network =
+            Network { name_servers: self.dns.iter().map(IpAddr::to_string).collect(), ..Network::default() };
         network.user =
             self.user.as_ref().map(|user| UserIds { user: user.id(), group: user.group(), groups: user.groups() });
         for (n, port) in ports.iter().enumerate() {
@@ -364,11 +402,15 @@ impl Place {
             if self.verbose {
                 let list: Vec<String> =
                     addresses.iter().map(|(address, length)| format!("{address}/{length}")).collect();
-                note(&format!("eth{n}: {mac}, {port}, addresses: {}", list.join(" ")));
+                say(&format!("eth{n}: {mac}, {port}, addresses: {}", list.join(" ")));
             }
             network.gateways.extend(host.gateways().iter().map(|gateway| (n, *gateway)));
             if self.dns.is_empty() {
-                network.name_servers.extend(host.name_servers());
+                let with_interface = |server: &IpAddr| match server {
+                    IpAddr::V6(address) if address.is_unicast_link_local() => format!("{address}%eth{n}"),
+                    address => address.to_string(),
+                };
+                network.name_servers.extend(host.name_servers().iter().map(with_interface));
             }
             network.addresses.push(addresses);
         }

@@ -183,6 +183,7 @@ mod tests {
             include_str!("../../../docs/bench.md"),
             include_str!("../../../docs/capture.md"),
             include_str!("../../../docs/cards.md"),
+            include_str!("../../../docs/exec.md"),
             include_str!("../../../docs/extcap.md"),
             include_str!("../../../docs/generate.md"),
             include_str!("../../../docs/kernel.md"),

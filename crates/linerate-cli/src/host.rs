@@ -433,7 +433,11 @@ impl Responder {
             let mut found = None;
             for rx in &mut *rx {
                 rx.recv(&mut arrived);
-                for packet in &mut arrived {
+                for mut packet in &mut arrived {
+                    // With offloads, a reply may come without its checksum; a packet to be segmented is not a reply.
+                    if packet.finish().is_err() {
+                        continue;
+                    }
                     found = found.or_else(|| reply(&self.host, &packet));
                     self.answers(&packet);
                 }

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write, stderr, stdin, stdout};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::unistd::{getpgrp, tcgetpgrp};
@@ -29,9 +30,20 @@ fn held() -> MutexGuard<'static, Option<Held>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Notes are not printed, as standard error is another program's.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Prints no notes from now on.
+pub fn keep_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
 /// Prints a line on standard error; during the full screen, when it ends. A failure to write is ignored, as it cannot
 /// be reported.
 pub fn note(text: &str) {
+    if QUIET.load(Ordering::Relaxed) {
+        return;
+    }
     if let Some(held) = &mut *held() {
         match held.notes.len() < MAX_HELD {
             // Repeated, as by a key that is held down.

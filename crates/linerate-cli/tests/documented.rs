@@ -48,9 +48,10 @@ fn commands(page: &str) -> Vec<String> {
 fn can_run(line: &str) -> bool {
     let line = line.trim_start_matches("sudo ").trim_start_matches("LINERATE_LOG=debug ");
     // Left out: cards of the machine, measurements of minutes, and a command that the text on bind explains; virtual
-    // machines and their peers, which the guests' tests cover.
-    let needs_machine =
-        ["linerate vm ", "virtio-user:", "memif:", "vhost:/run/"].iter().any(|part| line.contains(part));
+    // machines and their peers, which the guests' tests cover; commands at ports, which the tests of exec cover.
+    let needs_machine = ["linerate vm ", "virtio-user:", "memif:", "vhost:/run/", "stream:", " -- "]
+        .iter()
+        .any(|part| line.contains(part));
     line.starts_with("linerate ")
         && !line.contains("0000:")
         && !line.starts_with("linerate bench")

@@ -238,7 +238,9 @@ fn configure(file: &File, offloads: bool) -> io::Result<bool> {
 
 fn refused(name: &str, error: &io::Error) -> Error {
     let mend = match error.raw_os_error() {
-        Some(libc::ENOENT | libc::ENODEV) => "load the module: sudo modprobe tun".to_string(),
+        Some(libc::ENOENT | libc::ENODEV) => {
+            "load the module: sudo modprobe tun; or start the container with --device /dev/net/tun".to_string()
+        }
         Some(libc::EPERM | libc::EACCES) => capabilities::remedy(capabilities::INTERFACE),
         Some(libc::EMFILE) => format!("try: {MORE_DESCRIPTORS}"),
         Some(libc::EBUSY) => "end the program that has it, or choose another name".to_string(),
@@ -246,7 +248,7 @@ fn refused(name: &str, error: &io::Error) -> Error {
             "an existing interface must be a TAP interface with the same queues and without packet information: ip -d tuntap; or remove it: sudo ip link delete {name}"
         ),
     };
-    Error::interface(name, format!("cannot open it as a TAP interface: {error}"), mend)
+    Error::interface(name, format!("cannot open it as a TAP interface (/dev/net/tun): {error}"), mend)
 }
 
 /// Receives the packets that Linux sends.

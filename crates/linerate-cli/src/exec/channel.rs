@@ -47,7 +47,8 @@ pub struct Network {
     pub addresses: Vec<Vec<(IpAddr, u8)>>,
     /// Default routes, each over the interface with this number.
     pub gateways: Vec<(usize, IpAddr)>,
-    pub name_servers: Vec<IpAddr>,
+    /// Name servers, as resolv.conf(5) has them: link-local addresses with their interface.
+    pub name_servers: Vec<String>,
     /// The user and the groups of the command, if it has others.
     pub user: Option<UserIds>,
 }

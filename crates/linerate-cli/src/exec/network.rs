@@ -106,7 +106,7 @@ const RESOLVERS: [&str; 3] =
 
 /// Mounts a file with these name servers over `/etc/resolv.conf`, unless there are none, and hides the machine's daemons
 /// that resolve names. Must be called within a mount namespace.
-pub fn set_name_servers(servers: &[IpAddr]) -> io::Result<()> {
+pub fn set_name_servers(servers: &[String]) -> io::Result<()> {
     let daemons: Vec<&str> = RESOLVERS.into_iter().filter(|path| Path::new(path).exists()).collect();
     if servers.is_empty() && daemons.is_empty() {
         return Ok(());

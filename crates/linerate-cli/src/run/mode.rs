@@ -1,5 +1,7 @@
 //! The differences between the commands that move packets.
 
+use linerate::port::PortClass;
+
 /// The properties of a command's runs. The defaults describe a command that only receives.
 pub trait Mode: Sync {
     /// Returns the command's name, for people and programs.
@@ -28,6 +30,11 @@ pub trait Mode: Sync {
     /// Returns whether the run is for a report, which omits interrupted runs, and warns of busy processors itself.
     fn is_experiment(&self) -> bool {
         false
+    }
+
+    /// Returns whether the run begins only when a port of this category has a link.
+    fn awaits_link_of(&self, _class: PortClass) -> bool {
+        true
     }
 
     /// Returns why the run cannot pause.

@@ -1,0 +1,482 @@
+//! `linerate exec` and `linerate link … -- COMMAND`, as a user without privileges.
+
+mod kit;
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+
+use kit::{Folder, Namespace, OutputTimeout, Process, end_of, expect, text, until};
+
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+
+/// The number of a user without privileges, in Debian.
+const USER: u32 = 65534;
+
+/// A user without privileges who has a copy of the command, as the test's folder may be closed to others.
+struct Unprivileged {
+    folder: Folder,
+}
+
+impl Unprivileged {
+    fn new(test: &str) -> Unprivileged {
+        let folder = Folder::new(&format!("exec-{test}"));
+        std::fs::copy(env!("CARGO_BIN_EXE_linerate"), folder.path("linerate")).unwrap();
+        std::fs::set_permissions(folder.path("linerate"), PermissionsExt::from_mode(0o755)).unwrap();
+        std::os::unix::fs::chown(&folder.0, Some(USER), None).unwrap();
+        Unprivileged { folder }
+    }
+
+    fn path(&self) -> String {
+        self.folder.path("linerate")
+    }
+
+    /// Returns a command of the user.
+    fn command<S: AsRef<std::ffi::OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).args(words);
+        // Root's PATH may have folders that the user cannot read.
+        command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("LINERATE_PORTS", self.folder.path("ports"));
+        command
+    }
+
+    /// Returns the command that runs words in a namespace with one interface.
+    fn exec(&self, port: &str, options: &str, words: &[&str]) -> Command {
+        let path = self.path();
+        let before = [&path, "exec", "--port", port].into_iter().chain(options.split_whitespace()).chain(["--"]);
+        self.command(before.chain(words.iter().copied()))
+    }
+
+    /// Starts a server of ports in the user's folder.
+    fn serve(&self) -> Process {
+        let mut server = Process::start(&mut self.command([&*self.path(), "serve"]));
+        server.await_output("any");
+        server
+    }
+}
+
+/// Returns the processes whose command lines contain a text.
+fn processes_with(text: &str) -> Vec<u32> {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let has = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.windows(text.len()).any(|bytes| bytes == text.as_bytes())
+    };
+    numbers.filter(has).collect()
+}
+
+/// A command behaves as it does under env(1): exit codes, signals, streams, descriptors, arguments and groups.
+#[test]
+fn a_command_behaves_as_under_env() {
+    let user = Unprivileged::new("env");
+    let file = user.folder.path("3");
+    for (words, input) in [
+        (&["true"][..], ""),
+        (&["sh", "-c", "exit 7"], ""),
+        (&["sh", "-c", "kill -TERM $$"], ""),
+        (&["sh", "-c", "kill -KILL $$"], ""),
+        (&["sh", "-c", "kill -SEGV $$"], ""),
+        (&["nosuch"], ""),
+        (&["/etc/passwd"], ""),
+        (&["cat"], "in\nout"),
+        (&["sh", "-c", "echo out; echo err >&2; exit 3"], ""),
+        (&["sh", "-c", "id -u; id -g; id -G; pwd; umask; echo $HOME $LINERATE_PORTS"], ""),
+        (&["printf", "<%s>", "", "a b", "--", "\u{e4}", "-x"], ""),
+        (&["sh", "-c", "echo three >&3"], ""),
+        (&["yes"], "closed"),
+    ] {
+        let run = |mut command: Command| {
+            let _ = std::fs::remove_file(&file);
+            let line = format!("exec \"$@\" 3>'{file}'{}", if input == "closed" { " | head -1" } else { "" });
+            let shell = ["bash", "-c", &line, "bash"].map(String::from);
+            let words: Vec<String> = command.get_args().map(|word| word.to_str().unwrap().to_string()).collect();
+            let mut whole = Command::new(command.get_program());
+            let envs = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+            whole.envs(envs).args(&words[..3]).args(shell).args(&words[3..]);
+            command = whole;
+            let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut child = child.spawn().unwrap();
+            child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+            let output = kit::output_of(child);
+            let three = std::fs::read_to_string(&file).unwrap_or_default();
+            (output.status.code(), output.status.signal(), text(&output.stdout), text(&output.stderr), three)
+        };
+        let (code, signal, out, err, three) = run(user.exec("null:", "", words));
+        let (wanted_code, wanted_signal, wanted_out, wanted_err, wanted_three) =
+            run(user.command(["env"].iter().chain(words)));
+        assert_eq!(
+            (code, signal, &out, &three),
+            (wanted_code, wanted_signal, &wanted_out, &wanted_three),
+            "{words:?}: {err}"
+        );
+        // The shell's and env's messages have their names.
+        assert_eq!(err.is_empty(), wanted_err.is_empty(), "{words:?}: {err}; {wanted_err}");
+    }
+    let (code, said) = (125, text(&expect(125, &mut user.exec("sim:0?nosuch=1", "", &["true"])).stderr));
+    assert!(said.starts_with("linerate exec: sim:0: ") || said.contains("nosuch"), "{code}: {said}");
+}
+
+/// Signals that linerate receives reach the command, which may handle them.
+#[test]
+fn signals_reach_the_command() {
+    let user = Unprivileged::new("signals");
+    let script = "trap 'echo got; exit 3' USR1 TERM INT HUP; echo ready; while :; do sleep 0.1; done";
+    for signal in [libc::SIGUSR1, libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        let mut process = Process::start(&mut user.exec("null:", "", &["sh", "-c", script]));
+        process.await_output("ready");
+        nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(process.id() as i32),
+            nix::sys::signal::Signal::try_from(signal).unwrap(),
+        )
+        .unwrap();
+        let (status, said, errors) = process.end();
+        assert_eq!((status.code(), said.as_str()), (Some(3), "got\n"), "{signal}: {errors}");
+    }
+}
+
+/// Nothing remains when linerate, its process in the namespaces, or the command is killed, or the command ends and
+/// leaves processes.
+#[test]
+fn nothing_remains() {
+    let user = Unprivileged::new("remains");
+    let interfaces = || text(&expect(0, Command::new("ip").args(["-o", "link"])).stdout);
+    let before = interfaces();
+    let times = std::env::var("LINERATE_KILLS").map_or(12, |count| count.parse().unwrap());
+    for n in 0..times {
+        // Each process has the marker: a number of seconds.
+        let marker = format!("{}{n:04}", 70_000 + std::process::id() % 10_000);
+        let script = format!(
+            "setsid sleep {marker} & sh -c 'sleep {marker} & sleep {marker}; :' & echo ready; sleep {marker}; :"
+        );
+        let mut process = Process::start(&mut user.exec("null:", "--address 10.9.0.1/24", &["sh", "-c", &script]));
+        process.await_output("ready");
+        // linerate, two processes in the namespaces, three shells and four sleeps; setsid may not have run yet.
+        until("the processes", || processes_with(&marker).len() >= 9);
+        let all = processes_with(&marker);
+        let name = |pid: &&u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let shell = *all.iter().find(|pid| name(pid).trim() == "sh").unwrap();
+        let [outer, inner] = [0, 1]
+            .map(|n| all.iter().filter(|pid| name(pid).contains("linerate") || name(pid).trim() == "exe").nth(n + 1));
+        let killed = match n % 4 {
+            0 => process.id(),
+            1 => shell,
+            2 => *inner.or(outer).unwrap(),
+            _ => *outer.unwrap(),
+        };
+        if n % 4 == 3 {
+            // The middle process may end: the command does not, until it is told to.
+            kill(killed);
+            kill(process.id());
+        } else {
+            kill(killed);
+        }
+        until(format_args!("the end of {:?} after {killed} was killed", processes_with(&marker)), || {
+            processes_with(&marker).is_empty()
+        });
+        let status = end_of(&mut process.child);
+        assert_eq!(status.signal(), Some(libc::SIGKILL), "{n}: {status}");
+    }
+    // Ends normally, and leaves processes.
+    let marker = format!("{}9999", 70_000 + std::process::id() % 10_000);
+    let script = format!("setsid sleep {marker} & exit 4");
+    let output = user.exec("null:", "", &["sh", "-c", &script]).output_in_time().unwrap();
+    assert_eq!((output.status.code(), processes_with(&marker)), (Some(4), Vec::new()));
+    assert_eq!(interfaces(), before);
+}
+
+fn kill(pid: u32) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::Signal::SIGKILL).unwrap();
+}
+
+/// On a terminal: the command stops and continues with linerate, a shell has job control, and a script can read the
+/// terminal afterwards.
+#[test]
+fn a_command_has_the_terminal() {
+    let user = Unprivileged::new("terminal");
+    let exec = format!("{} exec --port null: --", user.path());
+    let mut script = user.command(["script", "-qec", "bash --norc -i", "/dev/null"]);
+    script.env("PS1", "$ ").env("TERM", "dumb");
+    let mut terminal = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut keys, mut output) = (terminal.stdin.take().unwrap(), kit::Timely(terminal.stdout.take().unwrap()));
+    let mut seen = String::new();
+    let mut until = |what: &str, seen: &mut String| {
+        let mut bytes = [0; 1024];
+        while !seen.contains(what) {
+            let count = output.read(&mut bytes).unwrap_or_else(|error| panic!("'{what}': {error}: {seen}"));
+            assert!(count > 0, "'{what}': {seen}");
+            *seen += &String::from_utf8_lossy(&bytes[..count]);
+        }
+        let end = seen.find(what).unwrap() + what.len();
+        println!("{:?}", &seen[..end]);
+        seen.drain(..end);
+    };
+    // The echo of a line does not contain its result.
+    for (line, results) in [
+        (
+            format!("{exec} sh -c 'tty -s && echo is-$((1+1))-tty; stty size >/dev/null && echo has-$((1+1))-size'\n"),
+            &["is-2-tty", "has-2-size"][..],
+        ),
+        (format!("{exec} sh -c 'echo go-$((1+1)); exec cat'\n"), &["go-2"]),
+        ("\u{1a}".to_string(), &["Stopped"]),
+        ("echo shell-$((1+1)); fg\n".to_string(), &["shell-2", "exec cat"]),
+        ("back\n".to_string(), &["back\r\nback"]),
+        ("\u{3}".to_string(), &["$ "]),
+        ("echo code-$?\n".to_string(), &["code-130"]),
+        (format!("{exec} bash --norc -i\n"), &["$ "]),
+        ("sh -c 'echo sleeps-$((1+1)); exec sleep 1000'\n".to_string(), &["sleeps-2"]),
+        ("\u{1a}".to_string(), &["Stopped"]),
+        ("jobs; kill %1; exit 5\n".to_string(), &["sleep 1000"]),
+        ("exit 5\n".to_string(), &[]),
+        ("echo code-$?; read -p 'name-'$((1+1)) name\n".to_string(), &["code-5", "name-2"]),
+        ("me\n".to_string(), &["$ "]),
+        ("echo read-$name\n".to_string(), &["read-me"]),
+    ] {
+        keys.write_all(line.as_bytes()).unwrap();
+        for result in results {
+            until(result, &mut seen);
+        }
+    }
+    keys.write_all(b"exit\n").unwrap();
+    drop(keys);
+    let mut rest = String::new();
+    let _ = output.read_to_string(&mut rest);
+    end_of(&mut terminal);
+}
+
+/// The bytes that cross each network in both directions: 1 MiB here, 1 GiB with `LINERATE_MIB=1024`.
+fn mebibytes() -> usize {
+    std::env::var("LINERATE_MIB").map_or(4, |count| count.parse().unwrap())
+}
+
+/// Receives bytes at port 7000, and sends as many back; both sides print the SHA-256 of what they received.
+const EXCHANGE: &str = r#"
+import hashlib, os, socket, sys, time
+role, address, total = sys.argv[1], sys.argv[2], int(sys.argv[3]) << 20
+def send(s):
+    sum = hashlib.sha256(); left = total
+    while left:
+        block = os.urandom(min(left, 1 << 16)); left -= len(block); sum.update(block); s.sendall(block)
+    return sum.hexdigest()
+def receive(s):
+    sum = hashlib.sha256(); left = total
+    while left:
+        block = s.recv(1 << 16)
+        if not block: raise SystemExit(f'{left} bytes are missing')
+        left -= len(block); sum.update(block)
+    return sum.hexdigest()
+if role == 'server':
+    listener = socket.create_server((address, 7000)); print('listening', flush=True)
+    s, _ = listener.accept()
+    s.settimeout(120)
+    got = receive(s); sent = send(s)
+else:
+    for attempt in range(100):
+        try: s = socket.create_connection((address, 7000), 120); break
+        except OSError as error: last = error; time.sleep(0.1)
+    else: raise SystemExit(last)
+    sent = send(s); got = receive(s)
+print(sent if role == 'server' else got); print(got if role == 'server' else sent)
+"#;
+
+/// Two commands exchange data over each kind of port, and over a link around it.
+#[test]
+fn data_crosses_each_kind_of_port() {
+    let user = Unprivileged::new("data");
+    let _server = user.serve();
+    let [socket, other] = ["memif", "vhost"].map(|name| user.folder.path(name));
+    let models = ["sim:0?wire=vale1:a", "sim:0?wire=vale1:b"].map(String::from);
+    for [a, b] in [
+        ["vale0:a".to_string(), "vale0:b".to_string()],
+        [format!("memif:{socket}?role=server"), format!("memif:{socket}")],
+        [format!("vhost:{other}"), format!("virtio-user:{other}")],
+        models,
+        ["p{1".to_string(), "p}1".to_string()],
+    ] {
+        for link in [false, true] {
+            let around = |port: &str| match link {
+                true => {
+                    format!("link:{port}{}delay=1ms&rate=500Mbit&queue=1MB", if port.contains('?') { '&' } else { '?' })
+                }
+                false => port.to_string(),
+            };
+            let mib = mebibytes().to_string();
+            let words = |role: &'static str| ["python3", "-c", EXCHANGE, role, "10.8.0.1", &mib].map(String::from);
+            let start = |port: &str, address: &str, role| {
+                let words = words(role);
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                Process::start(&mut user.exec(&around(port), &format!("--address {address}/24"), &words))
+            };
+            let mut server = start(&a, "10.8.0.1", "server");
+            server.await_output("listening");
+            let client = start(&b, "10.8.0.2", "client");
+            let [(status, sums, errors), (other, others, more)] = [client.end(), server.end()];
+            assert!(status.success() && other.success(), "{a} {b}: {errors}{more}");
+            assert!(sums == others && sums.lines().count() == 2, "{a} {b}: {sums}{others}");
+        }
+    }
+}
+
+/// Interfaces of another namespace as ports, for a command of root; ordinary programs at both ends.
+#[test]
+fn programs_work_over_interfaces() {
+    let (user, far) = (Unprivileged::new("veth"), Namespace::new("execf"));
+    far.script("ip link set lo up && ip link add v0 type veth peer name v1 && ip link set v0 up && ip link set v1 up && ip addr add 10.7.0.1/24 dev v1");
+    std::fs::write(user.folder.path("index.html"), "it works").unwrap();
+    let mut web =
+        far.start(&format!("python3 -u -m http.server 80 --bind 10.7.0.1 --directory {}", user.folder.0.display()));
+    web.await_output("Serving");
+    let mut iperf = far.start("iperf3 -s --forceflush");
+    iperf.await_output("listening");
+    for port in ["packet:v0", "xdp:v0", "link:packet:v0?delay=2ms"] {
+        let script = "curl -sf -m 60 http://10.7.0.1/ && iperf3 -c 10.7.0.1 -n 4M >/dev/null && ping -c 1 -W 60 10.7.0.1 >/dev/null && echo and-pings; id -u";
+        let words = [
+            &*user.path(),
+            "exec",
+            "--port",
+            port,
+            "--address",
+            "10.7.0.2/24",
+            "--user",
+            "daemon",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ];
+        let output = far.of(words).output_in_time().unwrap();
+        let said = text(&output.stdout);
+        assert!(said.starts_with("it worksand-pings\n1\n"), "{port}: {said}{}", text(&output.stderr));
+    }
+}
+
+/// An ordinary command gets its address by DHCP, with router and name server, and finds a name.
+#[test]
+fn a_network_gives_its_addresses() {
+    let (user, near, far) = (Unprivileged::new("dhcp"), Namespace::new("execc"), Namespace::new("execd"));
+    kit::pair((&near, "v0"), (&far, "v1"), 56);
+    far.run("ip addr add fd06::1/64 dev v1 nodad");
+    let hosts = user.folder.path("hosts");
+    std::fs::write(&hosts, "10.87.56.2 there.test\n").unwrap();
+    let folder = user.folder.path("leases");
+    let mut dnsmasq = far.start(&format!(
+        "dnsmasq --keep-in-foreground --conf-file=/dev/null --user=root --interface=v1 --bind-interfaces --no-resolv --no-hosts --addn-hosts={hosts} --dhcp-range=10.87.56.50,10.87.56.60,1h --dhcp-range=fd06::,ra-only,64 --enable-ra --dhcp-leasefile={folder} --pid-file= --log-facility=-"
+    ));
+    dnsmasq.await_error("started");
+    let script = "ip -4 -br addr show eth0; ip route; ip -6 route show default; cat /etc/resolv.conf; getent ahostsv4 there.test; ip -6 -br addr show eth0 scope global; grep -q there /etc/resolv.conf || echo ok";
+    let words = [&*user.path(), "exec", "--port", "packet:v0", "--address", "dhcp,auto", "--", "sh", "-c", script];
+    let output = near.of(words).output_in_time().unwrap();
+    let (said, errors) = (text(&output.stdout), text(&output.stderr));
+    for part in [
+        "10.87.56.",
+        "default via 10.87.56.2",
+        "default via fe80::",
+        "nameserver 10.87.56.2",
+        "10.87.56.2  ",
+        "fd06::",
+        "ok",
+    ] {
+        assert!(said.contains(part), "{part}: {said}{errors}");
+    }
+}
+
+/// `--net` takes free addresses, one after the other.
+#[test]
+fn a_private_network_has_free_addresses() {
+    let user = Unprivileged::new("net");
+    let said = text(&expect(125, &mut user.exec("link:vale0:a?delay=1ms", "--net", &["true"])).stderr);
+    assert!(said.contains("no server has the switch vale0") && said.contains("linerate serve"), "{said}");
+    let _server = user.serve();
+    let mut first = Process::with_input(
+        &mut user.exec("vale0:a", "--net", &["sh", "-c", "ip -4 -br addr show eth0; read end; exit 0"]),
+        Stdio::piped(),
+    );
+    assert!(first.line().contains("10.53.0.1/24"));
+    let script = "ip -4 -br addr show eth0; ping -c 1 -W 60 10.53.0.1 >/dev/null && echo reached";
+    let second = expect(0, &mut user.exec("vale0:b", "--net", &["sh", "-c", script]));
+    let said = text(&second.stdout);
+    assert!(said.contains("10.53.0.2/24") && said.contains("reached"), "{said}");
+    drop(first.child.stdin.take());
+    first.must_end("the end of its input");
+}
+
+/// Without a port, passt connects a command to the network around it; links nest.
+#[test]
+fn links_nest_around_the_network() {
+    let (user, near) = (Unprivileged::new("nest"), Namespace::new("execn"));
+    let far = Namespace::new("execr");
+    kit::pair((&near, "v0"), (&far, "v1"), 55);
+    // Not the router's address, which passt answers itself.
+    far.run("ip address add 10.78.0.1/32 dev lo");
+    near.run("ip route add default via 10.87.55.2");
+    near.of(["sysctl", "-qw", "net.ipv4.ping_group_range=0 65534"]).output_in_time().unwrap();
+    std::fs::write(user.folder.path("index.html"), "it works").unwrap();
+    let mut web =
+        far.start(&format!("python3 -u -m http.server 80 --bind 10.78.0.1 --directory {}", user.folder.0.display()));
+    web.await_output("Serving");
+    let path = user.path();
+    let run = |words: &[&str]| {
+        let prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+        let output = near.of(prefix.iter().chain(words)).output_in_time().unwrap();
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let curl = ["curl", "-sf", "-m", "60", "-w", "%{time_connect}", "http://10.78.0.1/"];
+    let (said, errors) = run(&[&[&*path, "exec", "--"], &curl[..]].concat());
+    assert!(said.starts_with("it works"), "{said}{errors}");
+    let nested = [&*path, "link", "--delay", "60ms/40ms", "--", &path, "link", "--delay", "50ms", "--"];
+    let (said, errors) = run(&[&nested[..], &curl].concat());
+    // A handshake is one round trip: 100 ms of the outer link and 100 ms of the inner one.
+    let time = said.strip_prefix("it works").and_then(|time| time.parse::<f64>().ok());
+    assert!(time.is_some_and(|time| time >= 0.2), "{said}{errors}");
+}
+
+/// A setting that prevents namespaces or interfaces is named, with the command that changes it.
+#[test]
+fn what_prevents_it_is_named() {
+    let user = Unprivileged::new("refused");
+    let exec = user.exec("null:", "", &["true"]);
+    let words: Vec<&str> =
+        std::iter::once("setpriv").chain(exec.get_args().map(|word| word.to_str().unwrap())).collect();
+    // The limit of a user namespace, in which root lacks a capability, so that the machine's limit stays as it is.
+    let limited = r#"echo 0 >/proc/sys/user/max_user_namespaces; shift 4; exec setpriv --bounding-set=-sys_admin "$@""#;
+    for (of, script, parts) in [
+        ("--map-root-user", limited, ["user.max_user_namespaces=1000", "sudo linerate exec --user"]),
+        ("--mount", r#"mount -t tmpfs none /dev; exec "$@""#, ["/dev/net/tun", "modprobe tun"]),
+    ] {
+        let mut command = Command::new("unshare");
+        command.args([of, "sh", "-c", script, "sh"]).args(&words).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        let output = command.output_in_time().unwrap();
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(125) && parts.iter().all(|part| said.contains(part)), "{script}: {said}");
+    }
+    // A filter of system calls, as in a container.
+    let said = filtered(&words);
+    assert!(said.contains("filter of system calls") && said.contains("--security-opt seccomp=unconfined"), "{said}");
+    for (options, part) in [
+        ("--address 10.0.0.1", "no prefix length"),
+        ("--address 10.0.0.1/24 --address 10.0.1.1/24", "only 1 times --port"),
+        ("--net --address 10.0.0.1/24", "--net is for one interface"),
+        ("--user daemon", "--user needs root"),
+        ("--net=10.0.0.0/31", "8 to 30 bits"),
+    ] {
+        let said = text(&expect(2, &mut user.exec("null:", options, &["true"])).stderr);
+        assert!(said.contains(part), "{options}: {said}");
+    }
+}
+
+/// Runs the command with a filter that forbids namespaces, as Docker's does, and returns its messages.
+fn filtered(words: &[&str]) -> String {
+    let (allow, refuse) = (SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32));
+    let rules = [(libc::SYS_unshare, Vec::new())].into();
+    let filter = SeccompFilter::new(rules, allow, refuse, std::env::consts::ARCH.try_into().unwrap());
+    let filter: BpfProgram = filter.unwrap().try_into().unwrap();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    // The filter applies to the thread, and its children inherit it.
+    let run = move || {
+        seccompiler::apply_filter(&filter).unwrap();
+        text(&expect(125, &mut command).stderr)
+    };
+    std::thread::spawn(run).join().unwrap()
+}
