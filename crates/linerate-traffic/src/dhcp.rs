@@ -317,7 +317,7 @@ mod tests {
     }
 
     const OFFER: &str = "350102 36040a000001 ff";
-    const ACK: &str = "00 350105 36040a000001 0104ffffff00 0308 0a000001 0a000002 330400000e10 ff";
+    const ACK: &str = "00 350105 36040a000001 0104ffffff00 0308 0a000001 0a000002 0608 00000000 0a000035 330400000e10 ff";
 
     #[test]
     fn an_address_is_offered_requested_and_granted() {
@@ -338,6 +338,7 @@ mod tests {
             address: Ipv4Addr::new(10, 0, 0, 50),
             prefix_length: 24,
             router: Some(Ipv4Addr::new(10, 0, 0, 1)),
+            name_servers: [Some(Ipv4Addr::new(10, 0, 0, 53)), None, None],
             server: Ipv4Addr::new(10, 0, 0, 1),
             seconds: Some(3600),
         };
