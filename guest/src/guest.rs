@@ -1,7 +1,7 @@
 //! A running guest.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -252,7 +252,9 @@ impl Guest {
     #[track_caller]
     pub fn monitor(&mut self, command: &str, arguments: Value) -> Value {
         let request = json!({"execute": command, "arguments": arguments});
-        writeln!(self.monitor.get_mut(), "{request}").expect("QEMU is there");
+        if let Err(error) = writeln!(self.monitor.get_mut(), "{request}") {
+            self.fail(&format!("QEMU's monitor: {command}: {error}"));
+        }
         loop {
             let answer = self.monitor_line();
             if let Some(error) = answer.get("error") {
@@ -265,13 +267,18 @@ impl Guest {
     }
 
     /// Migrates the guest to a machine that waits at a socket ([`Machine::incoming`](crate::Machine::incoming)), with
-    /// its background programs. Returns the guest on that machine; this machine ends.
+    /// its background programs. After one copy of all memory, the guest runs on until `may_end` returns true. Returns
+    /// the guest on that machine; this machine ends.
     #[track_caller]
-    pub fn migrate(mut self, mut target: Guest, socket: &Path) -> Guest {
-        // One copy of all memory and two copies of the pages changed meanwhile. Then QEMU may stop the guest for as
-        // long as the rest takes.
-        const COPIES: u64 = 3;
-        self.monitor("migrate-set-parameters", json!({"max-bandwidth": 10u64 << 30, "downtime-limit": 1}));
+    pub fn migrate(mut self, mut target: Guest, socket: &Path, may_end: impl Fn() -> bool) -> Guest {
+        // QEMU completes a migration as soon as it finds no changed page, and a guest changes none while the host runs
+        // something else. So after one copy of all memory, it copies at most 6 pages in 100 ms, until it may end.
+        const ONE_COPY: u64 = 2;
+        let limit = |guest: &mut Guest, bandwidth: u64, downtime: u64| {
+            let limits = json!({"max-bandwidth": bandwidth, "downtime-limit": downtime});
+            guest.monitor("migrate-set-parameters", limits);
+        };
+        limit(&mut self, 64 << 20, 1);
         self.monitor("migrate", json!({"uri": format!("unix:{}", socket.display())}));
         let start = Instant::now();
         let wait = |guest: &mut Guest, command: &str, is_so: &dyn Fn(&Value) -> bool| {
@@ -284,9 +291,11 @@ impl Guest {
             }
         };
         let is_done = |state: &Value| state["status"] == "completed";
-        let is_copied = |state: &Value| state["ram"]["dirty-sync-count"].as_u64() >= Some(COPIES) || is_done(state);
+        let is_copied = |state: &Value| state["ram"]["dirty-sync-count"].as_u64() >= Some(ONE_COPY) || is_done(state);
         wait(&mut self, "query-migrate", &is_copied);
-        self.monitor("migrate-set-parameters", json!({"downtime-limit": 60_000}));
+        limit(&mut self, 256 << 10, 1);
+        wait(&mut self, "query-migrate", &|state| is_done(state) || may_end());
+        limit(&mut self, 10 << 30, 60_000);
         wait(&mut self, "query-migrate", &is_done);
         wait(&mut target, "query-status", &|state| state["status"] == "running");
         target
@@ -319,10 +328,17 @@ impl Guest {
         }
     }
 
+    #[track_caller]
     fn monitor_line(&mut self) -> Value {
         let mut line = String::new();
-        self.monitor.read_line(&mut line).expect("QEMU answers");
-        serde_json::from_str(&line).expect("QEMU speaks JSON")
+        match self.monitor.read_line(&mut line) {
+            Ok(0) => self.fail("QEMU's monitor closed the connection"),
+            Ok(_) => serde_json::from_str(&line).expect("QEMU speaks JSON"),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.fail(&format!("QEMU's monitor sent no line within {TIMEOUT:?}"))
+            }
+            Err(error) => self.fail(&format!("QEMU's monitor: {error}")),
+        }
     }
 
     /// Declares that the test expects the IOMMU to report faults.

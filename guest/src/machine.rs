@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
-use linerate_testkit::{Debian, TIME_LIMIT};
+use linerate_testkit::{Debian, until};
 use tempfile::TempDir;
 
 use crate::guest::Guest;
@@ -348,19 +348,24 @@ impl Machine {
             .args(["-append", &append.join(" ")])
             .args(&self.arguments)
             .stdin(Stdio::null());
-        let child = qemu.spawn().expect("QEMU is installed: guest/prepare does it");
-        let (shell, monitor) = (accept(&shell), accept(&monitor));
+        let mut child = qemu.spawn().expect("QEMU is installed: guest/prepare does it");
+        let [shell, monitor] = [shell, monitor].map(|listener| accept(&listener, &mut child));
         Guest::new(child, shell, monitor, self.folder, self.is_incoming)
     }
 }
 
 /// Accepts QEMU's connection. If QEMU fails to start, it prints the reason itself.
-fn accept(listener: &UnixListener) -> UnixStream {
-    let (sender, receiver) = std::sync::mpsc::channel();
-    let listener = listener.try_clone().expect("a descriptor");
-    std::thread::spawn(move || sender.send(listener.accept()));
-    let accepted = receiver.recv_timeout(TIME_LIMIT);
-    accepted.expect("QEMU did not start: see its message above").expect("a connection").0
+fn accept(listener: &UnixListener, qemu: &mut Child) -> UnixStream {
+    listener.set_nonblocking(true).expect("a socket");
+    let mut stream = None;
+    until("QEMU to connect to its shell and monitor", || {
+        if let Some(status) = qemu.try_wait().expect("a child of ours") {
+            panic!("QEMU did not start ({status}): see its message above");
+        }
+        stream = listener.accept().ok();
+        stream.is_some()
+    });
+    stream.expect("a connection").0
 }
 
 /// Returns the folder of an unpacked kernel.

@@ -9,6 +9,22 @@ fn a_kernel_that_panics_fails_the_test() {
 }
 
 #[test]
+#[should_panic(expected = "QEMU did not start (exit status: 1)")]
+fn a_machine_that_does_not_start_fails_the_test() {
+    let mut machine = Machine::new();
+    machine.arguments(&["-none-such"]);
+    machine.boot();
+}
+
+#[test]
+#[should_panic(expected = "QEMU's monitor")]
+fn a_machine_that_ends_fails_the_test() {
+    let mut guest = Machine::new().boot();
+    guest.monitor("quit", serde_json::json!({}));
+    guest.monitor("query-status", serde_json::json!({}));
+}
+
+#[test]
 #[should_panic(expected = "the guest's kernel is in trouble (DMAR: [DMA")]
 fn a_fault_of_the_iommu_fails_the_test() {
     let mut machine = Machine::new().iommu();

@@ -475,6 +475,8 @@ fn a_machine_and_its_back_ends_may_be_killed() {
 const MOVED: [&str; 2] = ["packed=off", "packed=on"];
 /// The UDP port of datagrams for the program `stored`, plus the card's number.
 const STORED: u16 = 7000;
+/// Datagrams for the program `stored` that each card receives before the machine may stop, after all memory was copied.
+const LATE: u64 = 500;
 
 /// A machine with split and packed queues migrates to another QEMU while its cards receive frames: at the old ports
 /// until it has moved, then at the new ports. It gets no frame twice, and no frame with changed contents.
@@ -482,7 +484,7 @@ const STORED: u16 = 7000;
 fn a_machine_moves_while_it_receives() {
     for (options, [seen, stored]) in MOVED.iter().zip(moves(by_hand("LINERATE_MIGRATIONS", 1), true)) {
         assert!(seen["packets"].as_u64() > Some(2000), "{options}: {seen}");
-        assert!(stored["stored"].as_u64() > Some(100), "{options}: {stored}");
+        assert!(stored["stored"].as_u64() > Some(LATE / 2), "{options}: {stored}");
         // A page that was not copied would have an earlier frame's bytes, or no frame.
         for what in ["corrupted", "reordered", "duplicated"] {
             assert_eq!(seen[what].as_u64(), Some(0), "{options}: {what}: {seen}");
@@ -493,12 +495,13 @@ fn a_machine_moves_while_it_receives() {
     }
 }
 
-/// The same with an unused log of written pages. This shows that the previous test can fail.
+/// The same with an unused log of written pages: most datagrams are lost that arrive after all memory was copied. This
+/// shows that the previous test can fail.
 #[test]
 fn a_machine_that_moves_without_the_log_has_other_frames() {
     for (options, [_, stored]) in MOVED.iter().zip(moves(1, false)) {
-        let damaged = ["corrupted", "repeated"].map(|what| stored[what].as_u64().unwrap());
-        assert!(damaged != [0, 0], "{options}: {stored}");
+        let damaged: u64 = ["corrupted", "repeated"].iter().filter_map(|what| stored[what].as_u64()).sum();
+        assert!(damaged > LATE / 4, "{options}: {stored}");
     }
 }
 
@@ -527,8 +530,9 @@ fn moves(moves: usize, is_logged: bool) -> Vec<[serde_json::Value; 2]> {
         machine
     };
     let mut guest = machine(0).boot();
-    // Unread frames pin more memory than the kernel counts for them: up to a page fragment of 32 KiB, shared by few.
-    guest.run("modprobe -a virtio_pci virtio_net af_packet; echo 25165824 >/proc/sys/net/core/rmem_default");
+    // Holds more than `LATE` datagrams, which Linux 6.12 counts with up to 3 KiB each. They pin even more memory: up to a
+    // page fragment of 32 KiB, shared by few.
+    guest.run("modprobe -a virtio_pci virtio_net af_packet; echo 16777216 >/proc/sys/net/core/rmem_default");
     let programs = [0, 1].map(|n| {
         guest.run(&format!("ip addr add 10.8.{n}.2/24 dev eth{n} && ip link set eth{n} up"));
         let port = STORED + n as u16;
@@ -545,7 +549,12 @@ fn moves(moves: usize, is_logged: bool) -> Vec<[serde_json::Value; 2]> {
     for number in 1..=moves {
         let socket = folder.path().join(format!("migration-{number}"));
         let arriving = machine(number % 2).incoming(&socket).boot();
-        guest = guest.migrate(arriving, &socket);
+        // Only now, so that the programs' sockets are not full before the machine stops.
+        let before = load.stored();
+        guest = guest.migrate(arriving, &socket, || {
+            load.is_storing.store(true, Relaxed);
+            load.stored().iter().zip(before).all(|(now, before)| now - before >= LATE)
+        });
         if is_logged {
             receives(&mut guest, number % 2);
         }
@@ -556,6 +565,7 @@ fn moves(moves: usize, is_logged: bool) -> Vec<[serde_json::Value; 2]> {
             guest.run(&format!("touch /tmp/moved-{n}"));
             guest.wait_for(storing, &format!("turn {number} is checked"));
         }
+        load.is_storing.store(false, Relaxed);
         load.is_paused.store(number == moves, Relaxed);
     }
     guest.run("for n in 0 1; do echo end >/tmp/end-$n; mv /tmp/end-$n /tmp/moved-$n; done");
@@ -655,14 +665,19 @@ fn fill_stored(packet: &mut [u8], card: u8, number: u64) {
 struct Load {
     stop: Arc<AtomicBool>,
     is_paused: Arc<AtomicBool>,
+    /// Whether some frames are for the program `stored`.
+    is_storing: Arc<AtomicBool>,
     sent: Arc<[[AtomicU64; 2]; 2]>,
+    stored: Arc<[AtomicU64; 2]>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Load {
     fn start(ports: [[Port; 2]; 2]) -> Load {
-        let (stop, is_paused, sent) = <(Arc<AtomicBool>, Arc<AtomicBool>, Arc<[[AtomicU64; 2]; 2]>)>::default();
-        let (stopped, paused, counts) = (stop.clone(), is_paused.clone(), sent.clone());
+        let [stop, is_paused, is_storing] = <[Arc<AtomicBool>; 3]>::default();
+        let (sent, stored) = <(Arc<[[AtomicU64; 2]; 2]>, Arc<[AtomicU64; 2]>)>::default();
+        let (stopped, paused, storing) = (stop.clone(), is_paused.clone(), is_storing.clone());
+        let (counts, stored_counts) = (sent.clone(), stored.clone());
         let run = move || {
             let mut cards = ports.map(|mut ports| {
                 let queues = ports.each_mut().map(|port| (port.tx(0).unwrap(), port.rx(0).unwrap()));
@@ -684,8 +699,10 @@ impl Load {
                         // One batch in 32 is for the program `stored`. Its frames are adjacent because each waiting
                         // frame keeps its 32 KiB of the machine's memory, of which the socket counts only 2 KiB.
                         batches[card] += 1;
+                        let is_stored = storing.load(Relaxed) && batches[card] % 32 == 0;
+                        stored_counts[card].fetch_add(if is_stored { batch.len() as u64 } else { 0 }, Relaxed);
                         for mut packet in batch.packets() {
-                            if batches[card] % 32 == 0 {
+                            if is_stored {
                                 number += 1;
                                 fill_stored(&mut packet, card as u8, number);
                             } else {
@@ -699,12 +716,17 @@ impl Load {
                 std::thread::sleep(Duration::from_micros(200));
             }
         };
-        Load { stop, is_paused, sent, thread: Some(std::thread::spawn(run)) }
+        Load { stop, is_paused, is_storing, sent, stored, thread: Some(std::thread::spawn(run)) }
     }
 
     /// Returns the number of frames sent at both ports of each card.
     fn sent(&self) -> [[u64; 2]; 2] {
         self.sent.each_ref().map(|card| card.each_ref().map(|count| count.load(Relaxed)))
+    }
+
+    /// Returns the number of frames for the program `stored`, of each card.
+    fn stored(&self) -> [u64; 2] {
+        self.stored.each_ref().map(|count| count.load(Relaxed))
     }
 }
 
