@@ -40,7 +40,7 @@ fn ops() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 800, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn random_descriptors_break_nothing(ops in prop::collection::vec(ops(), 1..80), capacity in 1usize..100) {

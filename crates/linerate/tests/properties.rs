@@ -450,7 +450,7 @@ fn head(bytes: &[u8]) -> (&[u8], usize) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 3_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn random_schedules_lose_nothing(setup in setups(), ops in prop::collection::vec(ops(), 1..60)) {
@@ -514,7 +514,7 @@ fn account(sent: &[Vec<u8>], seen: &[Vec<u8>], counts: Injected) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Both directions of the driver pass a fault injector, which delays, truncates and copies packets between the
     /// queue and the program's batches.

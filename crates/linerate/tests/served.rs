@@ -432,11 +432,11 @@ fn a_full_receiver_does_not_block_the_card() {
     bench.assert_serves();
 }
 
-/// Sends a million messages of all kinds, most of them nearly valid. Meanwhile clients connect and disconnect with
+/// Sends 200,000 messages of all kinds, most of them nearly valid. Meanwhile clients connect and disconnect with
 /// their memory and interrupts, and the card runs with whatever they set up.
 #[test]
-fn a_million_random_messages() {
-    const MESSAGES: u32 = 1_000_000;
+fn random_messages_harm_no_other_client() {
+    const MESSAGES: u32 = 200_000;
     let mut seed = 0x9E37_79B9_7F4A_7C15u64;
     let mut random = move || {
         seed ^= seed << 13;
