@@ -103,7 +103,7 @@ impl Pair {
 
 #[test]
 fn guests_reach_each_other_through_a_forwarder() {
-    reach_each_other(Machine::new().processors(2), &PAIRS, 16 << 20);
+    reach_each_other(Machine::new().processors(2), &PAIRS, 4 << 20);
 }
 
 /// The same in the distributions' QEMUs, with one processor: with two, the emulation of QEMU 7.2 sometimes crashes.

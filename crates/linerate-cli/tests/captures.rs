@@ -109,7 +109,7 @@ fn pcapng_with_several_link_types_delivers_what_ethernet_carries() {
     }
     let file = format!("pcap:{}", folder.path("ng_rawonly.pcapng"));
     for port in [&*file, &format!("sim:0?wire={file}")] {
-        let said = text(&expect(1, &mut linerate(&["sink", port, "--seconds", "20"])).stderr);
+        let said = text(&expect(1, &mut linerate(&["sink", port, "--seconds", "2"])).stderr);
         assert!(said.contains("not Ethernet: RAW (link type 101)") && said.contains("ethernet=on"), "{said}");
     }
     // Through a pipe.

@@ -122,9 +122,9 @@ fn a_filter_keeps_times_lengths_interfaces_and_comments() {
         (&["--drop", "udp:11,udp:16"], "udp.dstport != 11 and udp.dstport != 16"),
         (&["--only", "tcp"], "tcp"),
     ] {
+        let expected = tshark(&rich, filter);
         for command in ["fwd", "filter"] {
             let (found, said) = copied(0, command, &rich, &out, rules);
-            let expected = tshark(&rich, filter);
             assert_eq!(tshark(&out, ""), expected, "{rules:?}: {said}");
             let kept = expected.lines().count();
             assert_eq!((&found["packets"], &found["filtered"]), (&json!(kept), &json!(60 - kept)), "{found}");
@@ -157,8 +157,9 @@ fn a_filter_of_pcap_keeps_records() {
         let from = folder.path(&format!("{case}.pcap"));
         copied(0, "filter", &from, &out, &["--drop", "udp:10"]);
         let filter = "udp.dstport != 10";
-        assert_eq!(tshark(&out, ""), tshark(&from, filter), "{case}");
-        assert!(!tshark(&out, "").is_empty(), "{case}");
+        let kept = tshark(&out, "");
+        assert_eq!(kept, tshark(&from, filter), "{case}");
+        assert!(!kept.is_empty(), "{case}");
         let [before, after] = [&from, &out].map(|file| std::fs::read(file).unwrap()[..24].to_vec());
         assert!(before == after, "{case}: the header");
     }

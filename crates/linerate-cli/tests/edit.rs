@@ -221,38 +221,44 @@ fn other_blocks(path: &str, is_big: bool) -> Vec<Vec<u8>> {
 const REASSEMBLE: &str = r#"
 import sys
 from scapy.all import *
-before, after = rdpcap(sys.argv[1]), rdpcap(sys.argv[2])
-assert len(after) > len(before), "no fragments"
-assert all(len(packet) <= 14 + 4 + int(sys.argv[3]) for packet in after), "too long"
-if IPv6 in before[0]:
-    groups, whole = {}, []
-    for packet in after:
-        if IPv6ExtHdrFragment in packet:
-            groups.setdefault(packet[IPv6ExtHdrFragment].id, []).append(packet[IPv6])
-        else:
-            whole.append(bytes(packet[IPv6]))
-    whole += [bytes(defragment6(PacketList(group))) for group in groups.values()]
-    expected = [bytes(packet[IPv6]) for packet in before]
-else:
-    whole = [bytes(packet[IP].payload) for packet in defragment(after)]
-    expected = [bytes(packet[IP].payload) for packet in before]
-assert sorted(whole) == sorted(expected), (sorted(whole), sorted(expected))
+
+def check(before, after, mtu):
+    assert len(after) > len(before), "no fragments"
+    assert all(len(packet) <= 14 + 4 + mtu for packet in after), "too long"
+    if IPv6 in before[0]:
+        groups, whole = {}, []
+        for packet in after:
+            if IPv6ExtHdrFragment in packet:
+                groups.setdefault(packet[IPv6ExtHdrFragment].id, []).append(packet[IPv6])
+            else:
+                whole.append(bytes(packet[IPv6]))
+        whole += [bytes(defragment6(PacketList(group))) for group in groups.values()]
+        expected = [bytes(packet[IPv6]) for packet in before]
+    else:
+        whole = [bytes(packet[IP].payload) for packet in defragment(after)]
+        expected = [bytes(packet[IP].payload) for packet in before]
+    assert sorted(whole) == sorted(expected), (sorted(whole), sorted(expected))
+
+for words in zip(*[iter(sys.argv[1:])] * 3):
+    print(words)
+    check(rdpcap(words[0]), rdpcap(words[1]), int(words[2]))
 "#;
 
 /// scapy puts the fragments together to the original packets.
 #[test]
 fn fragments_are_put_together_by_scapy() {
     let folder = captures("edit-fragments");
-    let [out, script] = ["out.pcap", "reassemble.py"].map(|file| folder.path(file));
-    std::fs::write(&script, REASSEMBLE).unwrap();
+    let mut checks = Vec::new();
     for capture in ["tcp", "udp", "options", "vlan", "tcp6", "udp6"] {
         for mtu in ["100", "601", "1280"] {
-            let input = folder.path(&format!("{capture}.pcap"));
+            let [input, out] = [capture, &format!("{capture}-{mtu}")].map(|name| folder.path(&format!("{name}.pcap")));
             let said = text(&expect(0, &mut edit(&input, &out, &format!("--fit fragment --mtu {mtu}"))).stderr);
             assert!(said.contains("frames were fragmented, into "), "{capture}: {said}");
-            expect(0, Command::new("/usr/bin/python3").args([&script, &input, &out, mtu]));
+            checks.extend([input, out, mtu.to_string()]);
         }
     }
+    let said = text(&expect(0, Command::new("/usr/bin/python3").args(["-c", REASSEMBLE]).args(&checks)).stdout);
+    assert_eq!(said.lines().count(), 18, "{said}");
 }
 
 #[test]

@@ -99,7 +99,7 @@ fn latency_writes_histograms_and_a_plot() {
 
 #[test]
 fn latency_between_unconnected_ports_is_a_failure() {
-    let arguments = ["latency", "null:", "N{0", "--seconds", "0.2", "--json"];
+    let arguments = ["latency", "null:", "vale7:n", "--seconds", "0.2", "--json"];
     let output = expect(1, &mut linerate(&arguments));
     assert_eq!(summary(&output.stdout)["loads"][0]["looked_at"], 0);
 }
@@ -265,11 +265,11 @@ fn rfc2544_measures_what_is_between_two_ports() {
     for file in ["index.html", "rfc2544.json", "throughput.svg", "loss.csv"] {
         assert!(folder.path().join("report").join(file).exists(), "{file}");
     }
-    let rest = ["--only", "throughput", "--resolution", "20%", "--rate", "1k", "--sizes", "64", "--seconds", "0.1"];
-    let arguments = [&["rfc2544", "null:", "N{0", "--out", &out][..], &rest].concat();
+    let rest = ["--only", "throughput", "--resolution", "50%", "--rate", "1k", "--sizes", "64", "--seconds", "0.1"];
+    let arguments = [&["rfc2544", "null:", "vale7:n", "--out", &out][..], &rest].concat();
     let output = expect(1, &mut linerate(&arguments));
     assert!(text(&output.stdout).contains("Throughput (RFC 2544, section 26.1)"));
-    assert!(text(&output.stderr).contains("no frame of 64 bytes arrived: is null: linked to N{0?"));
+    assert!(text(&output.stderr).contains("no frame of 64 bytes arrived: is null: linked to vale7:n?"));
 }
 
 /// An interrupted trial is not part of the report.

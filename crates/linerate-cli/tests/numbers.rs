@@ -248,17 +248,26 @@ fn a_rate_that_is_not_reached_is_reported() {
     let (sent, said) = run(0, &["gen", "null:", "--rate", "4", "--seconds", "0.5", "--strict"]);
     assert_eq!((&sent["unreached"], said.contains(" requested, ")), (&serde_json::json!([]), false), "{said}");
     // A port that stalls, even if its first packets were sent quickly.
-    for port in ["x{1", "sim:0?wire=none"] {
+    let stalls = |port: &str| {
         let (sent, said) = run(1, &["gen", port, "--rate", "10M", "--seconds", "0.5", "--strict"]);
         assert_eq!(sent["unreached"][0]["what"], "the rate", "{sent}");
         assert!(sent["unreached"][0]["sent_mpps"].as_f64().unwrap() < 0.1, "{sent}");
         assert!(said.contains("bounded by the link, which is down"), "{said}");
-        let much = ["gen", port, "--count", "1M", "--seconds", "0.5"];
-        let (sent, said) = run(0, &much);
+    };
+    let stalls_before_its_count = |port: &str| {
+        let (sent, said) = run(0, &["gen", port, "--count", "1M", "--seconds", "0.5"]);
         assert_eq!(sent["unreached"][0]["asked"], 1_000_000, "{sent}");
         assert!(said.contains("note: the count: 1000000 packets requested, "), "{said}");
-        run(1, &[&much[..], &["--strict"]].concat());
-    }
+    };
+    let stalls_strictly = |port: &str| drop(run(1, &["gen", port, "--count", "1M", "--seconds", "0.5", "--strict"]));
+    // At the same time: each waits 10 s for its link.
+    std::thread::scope(|scope| {
+        for port in ["x{1", "sim:0?wire=none"] {
+            scope.spawn(move || stalls(port));
+            scope.spawn(move || stalls_before_its_count(port));
+            scope.spawn(move || stalls_strictly(port));
+        }
+    });
     // A count that is moved very quickly is judged only if it is large enough.
     let (sent, _) = run(0, &["gen", "null:", "--rate", "999M", "--count", "10k", "--seconds", "60"]);
     assert_eq!(sent["unreached"][0]["asked_mpps"], 999.0, "{sent}");

@@ -1,9 +1,10 @@
 //! Testers of networks: several pairs of ports, streams, addresses that the network grants, IPv6, and resets. The
-//! networks are Linux's routers and bridges in namespaces; dnsmasq and busybox's udhcpd grant addresses.
+//! networks are Linux's routers and bridges in namespaces; dnsmasq and busybox's udhcpd grant addresses. The rates are so
+//! low that the tests may run at the same time.
 
 mod kit;
 
-use kit::{Folder, Namespace, OutputTimeout, Process, alone, expect, frames, inside, linerate, pair, summary, text};
+use kit::{Folder, Namespace, OutputTimeout, Process, expect, frames, inside, linerate, pair, summary, text};
 use serde_json::Value;
 
 /// A tester with the ports t0, t1 and so on, and a router between them. Port N is in the network 10.87.N.0/24, or
@@ -70,7 +71,6 @@ fn total_sent(counts: &Value) -> u64 {
 /// worst one.
 #[test]
 fn several_pairs_are_measured_together() {
-    let _alone = alone();
     let net = Routed::new("pairs", 4);
     net.drop_tenth(3);
     let ports = addresses(4);
@@ -142,7 +142,6 @@ const FOUR: &str = "latency packet:a0 packet:a1 packet:a2 packet:a3 --rate 500 -
 /// frames.
 #[test]
 fn frames_of_another_pair_are_not_counted() {
-    let _alone = alone();
     let namespace = bridge("flood");
     (0..4).for_each(|n| drop(namespace.run(&format!("bridge link set dev b{n} learning off"))));
     // No frame is flooded to the end of the first pair.
@@ -159,7 +158,6 @@ fn frames_of_another_pair_are_not_counted() {
 /// A switch knows the ports before the first frame, so it does not flood.
 #[test]
 fn a_switch_learns_the_ports_of_all_pairs() {
-    let _alone = alone();
     let (namespace, folder) = (bridge("learn"), Folder::new("learn"));
     let streams = folder.path("streams.toml");
     std::fs::write(&streams, "[[stream]]\nflows = 3\n[[stream]]\npacket = 'eth/ip/udp/stamp'\n").unwrap();
@@ -186,7 +184,6 @@ fn learning_frames_are_not_counted() {
 /// The streams of a file share the rate.
 #[test]
 fn streams_share_the_rate() {
-    let _alone = alone();
     let (namespace, folder) = (Namespace::new("mix"), Folder::new("mix"));
     namespace.disable_ipv6("all");
     namespace.run("ip link add v0 type veth peer name v1");
@@ -235,12 +232,11 @@ const DNSMASQ: &str = "dnsmasq --keep-in-foreground --conf-file=/dev/null --port
 /// Addresses, prefixes and routers come from dnsmasq, by DHCP and by router advertisements.
 #[test]
 fn a_network_grants_addresses() {
-    let _alone = alone();
     let (net, folder) = (Routed::new("dhcp", 2), Folder::new("dhcp"));
     let leases = folder.path("leases");
     let mut server = net.router.start(&format!(
-        "{DNSMASQ} --dhcp-leasefile={leases} --dhcp-range=10.87.0.50,10.87.0.60,255.255.255.0,1h \
-         --dhcp-range=10.87.1.50,10.87.1.60,255.255.255.0,1h --enable-ra --dhcp-range=fd87:0::,ra-only,64,1h \
+        "{DNSMASQ} --dhcp-leasefile={leases} --dhcp-range=10.87.0.50,10.87.0.59,255.255.255.0,1h \
+         --dhcp-range=10.87.1.50,10.87.1.59,255.255.255.0,1h --enable-ra --dhcp-range=fd87:0::,ra-only,64,1h \
          --dhcp-range=fd87:1::,ra-only,64,1h"
     ));
     server.await_error("router advertisement on fd87:1::");
@@ -274,14 +270,25 @@ fn a_network_grants_addresses() {
     assert!(code == Some(0) && found["lost"] == 0 && found["changed"]["fields"]["ttl"] == 200, "{found}");
 }
 
-/// busybox's server, which probes an address before it offers it. Without a server, the error names the message that
-/// was not answered.
+/// Without a server, the error names the message that was not answered.
 #[test]
-fn another_server_grants_an_address_and_silence_is_an_error() {
-    let _alone = alone();
+fn silence_is_an_error() {
+    let net = Routed::new("silence", 2);
+    // At the same time, because both wait long.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let why = "no DHCP server answered 4 DHCPDISCOVER messages in 15 s";
+            net.refuse("gen packet:t0 --address dhcp --count 1", why);
+        });
+        let why = "no router advertised a prefix for addresses after 3";
+        net.refuse("gen packet:t1 --address auto --count 1", why);
+    });
+}
+
+/// busybox's server, which probes an address before it offers it.
+#[test]
+fn another_server_grants_an_address() {
     let (net, folder) = (Routed::new("udhcpd", 1), Folder::new("udhcpd"));
-    net.refuse("gen packet:t0 --address dhcp --count 1", "no DHCP server answered 4 DHCPDISCOVER messages in 15 s");
-    net.refuse("gen packet:t0 --address auto --count 1", "no router advertised a prefix for addresses after 3");
     let (leases, file) = (folder.path("leases"), folder.path("conf"));
     std::fs::write(&leases, "").unwrap();
     let lines = format!(
@@ -301,7 +308,6 @@ fn another_server_grants_an_address_and_silence_is_an_error() {
 /// Over IPv6, the smallest frame has 84 bytes.
 #[test]
 fn rfc2544_crosses_an_ipv6_router() {
-    let _alone = alone();
     let (net, folder) = (Routed::new("six", 4), Folder::new("six"));
     let out = folder.0.display().to_string();
     let (code, found, errors) = net.run(&format!(
@@ -330,7 +336,6 @@ fn rfc2544_crosses_an_ipv6_router() {
 /// The router stops forwarding for a known time.
 #[test]
 fn a_reset_takes_its_known_time() {
-    let _alone = alone();
     let (net, folder) = (Routed::new("reset", 2), Folder::new("reset"));
     let (out, script, times) = (folder.0.display().to_string(), folder.path("script"), folder.path("times"));
     let rfc = format!("rfc2544 {} --only reset --sizes 64 --rate 1k --seconds 3 --json --out {out}", addresses(2));
@@ -388,7 +393,6 @@ fn a_reset_takes_its_known_time() {
 /// A separate sink knows the headers of short frames from their layers.
 #[test]
 fn a_sink_knows_the_headers_of_short_frames() {
-    let _alone = alone();
     let net = Routed::new("known", 2);
     let mac = |namespace: &Namespace, interface: &str| {
         namespace.run(&format!("cat /sys/class/net/{interface}/address")).trim().to_string()

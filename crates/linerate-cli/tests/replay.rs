@@ -582,7 +582,7 @@ fn passes_have_other_addresses() {
     let [file, out] = ["tcp.pcap", "out.pcap"].map(|file| folder.path(file));
     for memory in ["1G", "0"] {
         let port = format!("pcap:{out}?write");
-        replay(0, &[&file, &port, "--loop", "3", "--unique-ip", "--memory", memory]);
+        replay(0, &[&file, &port, "--loop", "3", "--unique-ip", "--top", "--memory", memory]);
         let addresses: Vec<[u8; 8]> = frames(&out).iter().map(|frame| frame[26..34].try_into().unwrap()).collect();
         for (pass, addresses) in addresses.chunks(6).enumerate() {
             let (client, server) = ([10, 1, 2, 3 - pass as u8], [10, 200, 0, 7 + pass as u8]);

@@ -3,10 +3,11 @@
 
 pub mod cases;
 
+use std::ffi::OsString;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 #[allow(unused_imports)] // each test uses a part
 pub use linerate_testkit::{
@@ -111,11 +112,17 @@ pub fn write_cases(folder: &Folder) {
     }
 }
 
-/// Writes captures of many protocols into a new folder, with scapy.
+/// Writes captures of many protocols, which scapy makes once, into a new folder.
 pub fn captures(name: &str) -> Folder {
+    static CAPTURES: OnceLock<Vec<(OsString, Vec<u8>)>> = OnceLock::new();
+    let captures = CAPTURES.get_or_init(|| {
+        let folder = Folder::new(&format!("{name}-scapy"));
+        let script = include_str!("captures.py");
+        expect(0, Command::new("/usr/bin/python3").args(["-c", script]).current_dir(&folder.0));
+        let files = std::fs::read_dir(&folder.0).unwrap().flatten();
+        files.map(|file| (file.file_name(), std::fs::read(file.path()).unwrap())).collect()
+    });
     let folder = Folder::new(name);
-    let script = folder.path("captures.py");
-    std::fs::write(&script, include_str!("captures.py")).unwrap();
-    expect(0, Command::new("/usr/bin/python3").arg(&script).current_dir(&folder.0));
+    captures.iter().for_each(|(file, bytes)| std::fs::write(folder.0.join(file), bytes).unwrap());
     folder
 }
