@@ -201,7 +201,7 @@ fn reach_each_other(mut machine: Machine, pairs: &[Pair], size: u64) {
         }
         let longest = if port.contains("mtu") { 8972 } else { 1472 };
         for size in [8, 1400, longest] {
-            let answer = guest.run(&format!("ping -c 3 -i 0.2 -W 5 -s {size} 10.9{n}.0.2"));
+            let answer = guest.run(&format!("ping -c 3 -i 0.01 -W 5 -s {size} 10.9{n}.0.2"));
             assert!(answer.contains("3 packets received"), "{options}: {answer}");
         }
         for (from, to, address) in [("", &*prefix, "0.2"), (&*prefix, "", "0.1")] {

@@ -338,11 +338,11 @@ fn rfc2544_crosses_an_ipv6_router() {
 fn a_reset_takes_its_known_time() {
     let (net, folder) = (Routed::new("reset", 2), Folder::new("reset"));
     let (out, script, times) = (folder.0.display().to_string(), folder.path("script"), folder.path("times"));
-    let rfc = format!("rfc2544 {} --only reset --sizes 64 --rate 1k --seconds 3 --json --out {out}", addresses(2));
-    let run = |lines: &str| {
+    let rfc = format!("rfc2544 {} --only reset --sizes 64 --rate 1k --json --out {out}", addresses(2));
+    let run = |seconds: &str, lines: &str| {
         std::fs::write(&script, lines).unwrap();
         let command = format!("ip netns exec {} sh {script}", net.router.name);
-        let words = rfc.split(' ').chain(["--reset-command", &command]);
+        let words = rfc.split(' ').chain(["--seconds", seconds, "--reset-command", &command]);
         let output =
             net.tester.of(std::iter::once(env!("CARGO_BIN_EXE_linerate")).chain(words)).output_in_time().unwrap();
         let found = summary(&output.stdout);
@@ -351,10 +351,13 @@ fn a_reset_takes_its_known_time() {
     let forward = "/proc/sys/net/ipv4/ip_forward";
     let mut is_busy = false;
     let is_good = (0..5).any(|_| {
-        let (code, found, errors) = run(&format!(
-            "cut -d' ' -f1 /proc/uptime >{times}; echo 0 >{forward}; sleep 0.7; echo 1 >{forward}; \
-             cut -d' ' -f1 /proc/uptime >>{times}"
-        ));
+        let (code, found, errors) = run(
+            "3",
+            &format!(
+                "cut -d' ' -f1 /proc/uptime >{times}; echo 0 >{forward}; sleep 0.7; echo 1 >{forward}; \
+                 cut -d' ' -f1 /proc/uptime >>{times}"
+            ),
+        );
         assert_eq!(code, Some(0), "{found} {errors}");
         let lines = std::fs::read_to_string(&times).unwrap();
         let at: Vec<f64> = lines.lines().map(|line| line.parse().unwrap()).collect();
@@ -368,18 +371,18 @@ fn a_reset_takes_its_known_time() {
     });
     assert!(is_good || is_busy, "never within 0.1 s of the time");
     // While the link is down, frames cannot be sent; the interfaces of the router keep their addresses.
-    let (code, found, errors) = run("ip link set r0 down; sleep 1.5; ip link set r0 up");
+    let (code, found, errors) = run("3", "ip link set r0 down; sleep 1.5; ip link set r0 up");
     let warnings = found["warnings"].to_string();
     assert!(
         code == Some(0) && warnings.contains("by loss lacks the frames that could not be sent"),
         "{found} {errors}"
     );
-    let (code, found, errors) = run("true");
+    let (code, found, errors) = run("1", "true");
     let warnings = found["warnings"].to_string();
     assert!(code == Some(0) && warnings.contains("no frame was lost: was the device reset?"), "{found} {errors}");
-    let (code, found, errors) = run("exit 3");
+    let (code, found, errors) = run("1", "exit 3");
     assert!(code == Some(1) && errors.contains("the reset command failed: exit status: 3"), "{found} {errors}");
-    let (code, found, errors) = run(&format!("echo 0 >{forward}"));
+    let (code, found, errors) = run("1", &format!("echo 0 >{forward}"));
     assert!(code == Some(1) && errors.contains("no frame arrived again after the reset"), "{errors}");
     assert!(found["rows"][0]["by time, s"].is_null(), "{found}");
     net.refuse("rfc2544 packet:t0 packet:t1 --only loss --reset-command true", "add it to --only");
