@@ -1114,7 +1114,7 @@ impl Returning {
 
     /// Checks that all packets return.
     fn returns_every_packet(&self, pool: &Arc<Pool>, rx: &mut RxQueue, tx: &mut TxQueue, options: &str) {
-        every_packet_arrives(10_000, pool, rx, tx, options, || self.said());
+        every_packet_arrives(2000, pool, rx, tx, options, || self.said());
     }
 }
 
