@@ -2,12 +2,15 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use linerate::Error;
-use linerate::link::{Counters, Direction, Event, LINK, Link, Parameters, Refused, of_direction, reserved};
+use linerate::link::{
+    Counters, Direction, Event, LINK, Link, Parameters, Recorder, Recording, Refused, of_direction_or_play, reserved,
+};
 use linerate::port::{PortClass, Value};
 use linerate::traffic::Report;
 use serde_json::json;
@@ -42,19 +45,32 @@ impl Mode for Emulation {
 /// The options of `link:`, as options of the command: `--delay 20ms`, or `--delay 20ms/5ms` for packets from A to B and
 /// from B to A.
 #[derive(Clone, Debug, Default)]
-pub struct LinkOptions(Vec<(&'static str, String)>);
+pub struct LinkOptions {
+    options: Vec<(&'static str, String)>,
+    record: Option<PathBuf>,
+    play: Option<PathBuf>,
+}
+
+/// The options of recordings, which are no options of ports: `record=FILE` of a port records its packets.
+const RECORD: &str = "record";
+const PLAY: &str = "play";
 
 impl Args for LinkOptions {
     fn augment_args(command: Command) -> Command {
-        LINK.options.iter().fold(command, |command, option| {
-            let arg = Arg::new(option.name).long(option.name).help(option.help).help_heading("Link");
+        let arg = |name: &'static str, help| Arg::new(name).long(name).help(help).help_heading("Link");
+        let file = |name, help| arg(name, help).value_name("FILE").value_parser(clap::value_parser!(PathBuf));
+        let command = LINK.options.iter().fold(command, |command, option| {
+            let arg = arg(option.name, option.help);
             command.arg(match option.value {
                 Value::Switch => arg.value_name("WORD").value_parser(["on", "off"]),
                 Value::Text(value) => arg.value_name(value),
                 Value::Number(..) => arg.value_name("N"),
                 Value::Word(words) => arg.value_name("WORD").value_parser(words.to_vec()),
             })
-        })
+        });
+        command
+            .arg(file(RECORD, "write what the link does with each packet, as CSV"))
+            .arg(file(PLAY, "repeat what a recorded link did with each packet"))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -65,7 +81,12 @@ impl Args for LinkOptions {
 impl FromArgMatches for LinkOptions {
     fn from_arg_matches(matches: &ArgMatches) -> Result<LinkOptions, clap::Error> {
         let value = |name: &'static str| matches.get_one::<String>(name).map(|value| (name, value.clone()));
-        Ok(LinkOptions(LINK.options.iter().filter_map(|option| value(option.name)).collect()))
+        let path = |name| matches.get_one::<PathBuf>(name).cloned();
+        Ok(LinkOptions {
+            options: LINK.options.iter().filter_map(|option| value(option.name)).collect(),
+            record: path(RECORD),
+            play: path(PLAY),
+        })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -77,9 +98,14 @@ impl FromArgMatches for LinkOptions {
 impl LinkOptions {
     /// Returns the parameters of packets from A to B (`FromPort`), or from B to A, which are received from a port of
     /// this category.
-    fn of_direction(&self, direction: Direction, class: PortClass) -> Result<Parameters, Refused> {
-        let options: Vec<(&str, &str)> = self.0.iter().map(|(name, value)| (*name, &**value)).collect();
-        of_direction(&options, direction, class)
+    fn of_direction(
+        &self,
+        direction: Direction,
+        class: PortClass,
+        play: Option<Recording>,
+    ) -> Result<Parameters, Refused> {
+        let options: Vec<(&str, &str)> = self.options.iter().map(|(name, value)| (*name, &**value)).collect();
+        of_direction_or_play(&options, direction, class, play)
     }
 
     /// Returns the name of a port over this link, whose other end is a command's interface. The first values are for
@@ -101,8 +127,33 @@ impl LinkOptions {
 
     /// Returns the options without a number of packets, so that it is computed.
     fn without_packets(&self) -> LinkOptions {
-        LinkOptions(self.0.iter().filter(|(name, _)| *name != "packets").cloned().collect())
+        let options = self.options.iter().filter(|(name, _)| *name != "packets").cloned().collect();
+        LinkOptions { options, ..self.clone() }
     }
+
+    /// Returns the recording to repeat, for packets from A to B and from B to A.
+    fn recording(&self) -> Option<[Recording; 2]> {
+        let path = self.play.as_ref()?;
+        if let Some((other, _)) = self.options.iter().find(|(option, _)| *option != "packets") {
+            usage(&format!("--play repeats all decisions of a recording: omit --{other}"));
+        }
+        let refused = |why: String| usage(&format!("--play: {why}"));
+        Some(Recording::read(&path.to_string_lossy()).unwrap_or_else(refused))
+    }
+
+    /// Returns a recorder of both directions.
+    fn recorder(&self) -> Result<Option<Recorder>, Error> {
+        let Some(path) = &self.record else { return Ok(None) };
+        let name = path.display().to_string();
+        let on_failure = move |why: &str| note(&format!("warning: the recording {name} ends here: {why}"));
+        Recorder::create(path, on_failure).map(Some).map_err(|error| unwritten(path, &error.to_string()))
+    }
+}
+
+/// Returns the error for a recording that cannot be written.
+fn unwritten(path: &Path, why: &str) -> Error {
+    Error::new(linerate::ErrorKind::Unusable, path.display().to_string(), format!("cannot write it: {why}"))
+        .with_remedy("choose another file, or one on another disk")
 }
 
 /// Forwards between two ports over an emulated link until the run ends.
@@ -114,11 +165,19 @@ pub fn run(
 ) -> Result<ExitCode, Error> {
     let classes = [linerate::parse(a)?.class(), linerate::parse(b)?.class()];
     // Each port delays the packets that are received from it, so that its thread can sleep until they are due.
-    let links = WAYS.map(|way| {
+    let recordings = asked.recording();
+    let parameters = WAYS.map(|way| {
         let refused = |refused: Refused| usage(&format!("--{}: {}", refused.option, refused.why));
-        let parameters = asked.of_direction(way, classes[way as usize]).unwrap_or_else(refused);
-        Link::new([parameters, Parameters::default()])
+        let recording = recordings.as_ref().map(|recordings| recordings[way as usize].clone());
+        asked.of_direction(way, classes[way as usize], recording).unwrap_or_else(refused)
     });
+    let recorder = asked.recorder()?;
+    let of_way = |way| recorder.as_ref().map(|recorder| recorder.of_way(way as usize));
+    let [forward, back] = parameters.map(|parameters| [parameters, Parameters::default()]);
+    let links = [
+        Link::recorded(forward, [of_way(Direction::FromPort), None]),
+        Link::recorded(back, [of_way(Direction::ToPort), None]),
+    ];
     let held_buffers = links.iter().map(|link| reserved(&link.parameters()[0])).sum();
     let wait = options.wait.or(Some(Wait::Adaptive));
     let options = &RunOptions { held_buffers, wait, ..options.clone() };
@@ -142,13 +201,25 @@ pub fn run(
         let damaged = sum(&|counters| counters.get(Event::Corrupted) + counters.get(Event::Truncated));
         outcome.corrupted = outcome.corrupted.saturating_sub(damaged);
         let (mut parts, mut table) = (Vec::new(), String::new());
-        for (counters, [from, to]) in counters.iter().zip(ways) {
+        if let (Some(recorder), Some(path)) = (&recorder, &asked.record)
+            && let Err(why) = recorder.finish()
+        {
+            measured.failure.get_or_insert_with(|| unwritten(path, &why));
+        }
+        for (way, (counters, [from, to])) in counters.iter().zip(ways).enumerate() {
             let mut part = json!({ "from": from, "to": to });
             let mut seen = Vec::new();
             for event in Event::ALL {
                 let count = counters.get(event);
                 part[event.name()] = count.into();
                 seen.extend((count > 0).then(|| format!("{count} {}", event.phrase())));
+            }
+            if let Some(recorder) = &recorder {
+                let [written, missing] = recorder.rows(way);
+                (part["recorded"], part["not_recorded"]) = (written.into(), missing.into());
+                if missing > 0 {
+                    note(&format!("warning: {missing} lines about packets from {from} are not in the recording"));
+                }
             }
             if !seen.is_empty() {
                 table += &format!("{from} to {to}: {}\n", seen.join(", "));
@@ -168,6 +239,9 @@ fn changer(
     let asked = RefCell::new(asked);
     move |changes: &BTreeMap<String, String>| {
         let mut new = asked.borrow().clone();
+        if new.play.is_some() {
+            return Err("the link repeats a recording, which cannot change".to_string());
+        }
         for (option, value) in changes {
             let Some(known) = LINK.options.iter().find(|known| known.name == option) else {
                 return Err(format!("a link has no option {option}"));
@@ -175,15 +249,15 @@ fn changer(
             if ["seed", "packets"].contains(&known.name) {
                 return Err(format!("{option} cannot change while the link runs"));
             }
-            new.0.retain(|(name, _)| *name != known.name);
-            new.0.extend((!value.is_empty()).then(|| (known.name, value.clone())));
+            new.options.retain(|(name, _)| *name != known.name);
+            new.options.extend((!value.is_empty()).then(|| (known.name, value.clone())));
         }
         let mut parameters = Vec::new();
         for (way, link) in WAYS.iter().zip(&links) {
             let class = classes[*way as usize];
             let refused = |refused: Refused| format!("{}: {}", refused.option, refused.why);
             let needed = |options: &LinkOptions| {
-                options.without_packets().of_direction(*way, class).map_or(0, |parameters| parameters.capacity())
+                options.without_packets().of_direction(*way, class, None).map_or(0, |parameters| parameters.capacity())
             };
             // A user who set fewer packets than the link could need has accepted that it may be full.
             let (needed, there) = (needed(&new), link.parameters()[0].capacity().max(needed(&asked.borrow())));
@@ -192,7 +266,7 @@ fn changer(
                     "the link would hold {needed} packets, and has room for {there}; start it with --packets {needed}"
                 ));
             }
-            parameters.push(new.of_direction(*way, class).map_err(refused)?);
+            parameters.push(new.of_direction(*way, class, None).map_err(refused)?);
         }
         for (link, parameters) in links.iter().zip(parameters) {
             link.set_parameters(Direction::FromPort, parameters);
@@ -205,6 +279,9 @@ fn changer(
 /// Describes a direction in one line.
 fn describe(parameters: &Parameters) -> String {
     let mut parts = Vec::new();
+    if let Some(recording) = &parameters.play {
+        parts.push(format!("repeats the recorded decisions about {} packets", recording.packets()));
+    }
     let ms = |nanoseconds: u64| format!("{} ms", nanoseconds as f64 / 1e6);
     if parameters.delay.mean > 0 || parameters.delay.jitter.is_some() {
         let jitter =

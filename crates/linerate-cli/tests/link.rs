@@ -46,6 +46,71 @@ fn a_rate_takes_its_time_and_a_delay_too() {
     assert_eq!(summary["link"][0]["queue_full"], 0);
 }
 
+/// A recording of random decisions is repeated packet by packet.
+#[test]
+fn a_recorded_run_is_repeated() {
+    let folder = Folder::new("link-recording");
+    let (first, second) = (folder.path("first.csv"), folder.path("second.csv"));
+    let random = ["--delay", "5ms", "--jitter", "4ms", "--order", "off", "--loss", "10%", "--burst", "2"];
+    let (arrived, summary) = through("record", &[&random[..], &["--duplicate", "5%", "--record", &first]].concat());
+    let lines = summary["link"][0]["recorded"].as_u64().unwrap();
+    // A line for each packet and each duplicate, and one about the parameters.
+    assert_eq!(lines, 1001 + summary["link"][0]["duplicated"].as_u64().unwrap(), "{summary}");
+    assert_eq!(summary["link"][0]["not_recorded"], 0);
+    let (repeated, summary) = through("play", &["--play", &first, "--record", &second]);
+    assert_eq!(summary["link"][0]["beyond_recording"], 0);
+    let count = |numbers: &[u32]| (0..1000).map(|n| numbers.iter().filter(|m| **m == n).count()).collect::<Vec<_>>();
+    assert_eq!(count(&repeated), count(&arrived));
+    // All columns but the time are the same; a file is read faster or slower.
+    let rows = |path: &str| {
+        let text = std::fs::read_to_string(path).unwrap();
+        let row = |line: &str| {
+            line.split(',').enumerate().filter(|(n, _)| *n != 2).map(|(_, cell)| cell.to_string()).collect()
+        };
+        let packets = text.lines().filter(|line| !line.contains(",change,"));
+        let mut rows: Vec<Vec<String>> = packets.map(row).collect();
+        rows.sort();
+        rows
+    };
+    assert!(rows(&first) == rows(&second) && rows(&first).len() as u64 == lines, "{first} {second}");
+    let (_, summary) = through(
+        "play-half",
+        &["--play", &{
+            let half = folder.path("half.csv");
+            let text = std::fs::read_to_string(&first).unwrap();
+            let is_kept =
+                |line: &&str| line.split(',').nth(1).and_then(|n| n.parse().ok()).is_none_or(|n: u32| n <= 600);
+            std::fs::write(&half, text.lines().filter(is_kept).map(|line| format!("{line}\n")).collect::<String>())
+                .unwrap();
+            half
+        }],
+    );
+    assert_eq!(summary["link"][0]["beyond_recording"], 400);
+}
+
+/// A disk that becomes full while the link runs is reported then, and lines that are missing are counted.
+#[test]
+fn a_full_disk_does_not_stop_the_link() {
+    let (near, folder) = (Namespace::new("lkd"), Folder::new("link-disk"));
+    let capture = folder.path("in.pcap");
+    write_frames(&capture, &numbered(2000));
+    // `ip netns exec` creates a mount namespace, too.
+    let script = format!(
+        "mount -t tmpfs -o size=16k none /mnt && exec '{}' link 'pcap:{capture}' null: --delay 1ms --json --count 100M \
+         --seconds 60 --record /mnt/full.csv",
+        env!("CARGO_BIN_EXE_linerate")
+    );
+    let output = near.of(["sh", "-c", &script]).output_in_time().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("the recording /mnt/full.csv ends here: No space left on device"), "{said}");
+    assert!(said.contains("linerate: /mnt/full.csv: cannot write it: No space left on device"), "{said}");
+    let summary = summary(&output.stdout);
+    let [written, missing] = ["recorded", "not_recorded"].map(|key| summary["link"][0][key].as_u64().unwrap());
+    assert_eq!((written + missing, &summary["packets"]), (2001, &2000.into()), "{summary}");
+    assert!(written > 0 && missing > 0, "{summary}");
+}
+
 /// Two namespaces, and a link between a TAP in each.
 struct Net {
     near: Namespace,
@@ -128,6 +193,9 @@ fn wrong_links_are_explained() {
         (&["latency", "sim:0", "sim:1", "--queues", "2"], "frames are sent and received on one queue"),
         (&["rfc2544", "sim:0?queues=2", "sim:1"], "frames are sent and received on one queue"),
         (&["sink", "link:sim:0?delay=5"], "a time with a unit"),
+        (&["link", "sim:0", "sim:1", "--play", "/dev/null"], "--play: /dev/null: it is not a regular file"),
+        (&["link", "sim:0", "sim:1", "--play", "x", "--loss", "1%"], "omit --loss"),
+        (&["link", "sim:0", "sim:1", "--record", "/dev/full"], "/dev/full: cannot write it: No space left"),
         (&["sink", "link:sim:0?rate=10Mbit&queue=5ms&queues=2"], "a link with a rate has one queue"),
     ] {
         let output = linerate(words).output_in_time().unwrap();

@@ -22,6 +22,8 @@ pub enum Event {
     Duplicated,
     /// Overtaken by the next packet.
     Reordered,
+    /// Not in the recording that is played.
+    BeyondRecording,
     /// How often the link held as many packets as it can, and accepted no more until one left.
     Stalled,
     /// Still in the link when its queue stopped.
@@ -30,7 +32,7 @@ pub enum Event {
 
 impl Event {
     /// All events.
-    pub const ALL: [Event; 10] = [
+    pub const ALL: [Event; 11] = [
         Event::Lost,
         Event::QueueFull,
         Event::Codel,
@@ -39,6 +41,7 @@ impl Event {
         Event::Truncated,
         Event::Duplicated,
         Event::Reordered,
+        Event::BeyondRecording,
         Event::Stalled,
         Event::InFlight,
     ];
@@ -54,6 +57,7 @@ impl Event {
             Event::Truncated => "truncated",
             Event::Duplicated => "duplicated",
             Event::Reordered => "reordered",
+            Event::BeyondRecording => "beyond_recording",
             Event::Stalled => "stalled",
             Event::InFlight => "in_flight",
         }
@@ -70,6 +74,7 @@ impl Event {
             Event::Truncated => "truncated",
             Event::Duplicated => "duplicated",
             Event::Reordered => "overtaken",
+            Event::BeyondRecording => "not in the recording",
             Event::Stalled => "times without room for more packets (raise packets=N)",
             Event::InFlight => "in the link at the end",
         }

@@ -1,27 +1,35 @@
 //! Reads traces, schedules and tables.
 
+use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 
 /// The longest file, in bytes: a trace of a quarter of an hour at 100 Mbit/s.
 const LONGEST: u64 = 64 << 20;
 
-/// Reads a file, and parses it. A file that is not regular, such as a pipe without a writer, could block or never end.
+/// Reads a file, and parses it.
 pub fn read<T>(path: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<T, String> {
     let named = |why: String| format!("{path}: {why}");
-    let system = |error: std::io::Error| named(error.to_string());
+    let mut text = String::new();
+    let mut file = open(path, LONGEST).map_err(named)?.take(LONGEST);
+    file.read_to_string(&mut text).map_err(|error| named(error.to_string()))?;
+    parse(&text).map_err(named)
+}
+
+/// Opens a file of at most `longest` bytes. A file that is not regular, such as a pipe without a writer, could block or
+/// never end.
+pub fn open(path: &str, longest: u64) -> Result<File, String> {
+    let system = |error: std::io::Error| error.to_string();
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    let file = std::fs::File::options().read(true).custom_flags(nonblocking).open(path).map_err(system)?;
+    let file = File::options().read(true).custom_flags(nonblocking).open(path).map_err(system)?;
     let metadata = file.metadata().map_err(system)?;
     if !metadata.is_file() {
-        return Err(named("it is not a regular file".to_string()));
+        return Err("it is not a regular file".to_string());
     }
-    if metadata.len() > LONGEST {
-        return Err(named(format!("it has {} bytes, more than {LONGEST}", metadata.len())));
+    match metadata.len() {
+        len if len > longest => Err(format!("it has {len} bytes, more than {longest}")),
+        _ => Ok(file),
     }
-    let mut text = String::new();
-    file.take(LONGEST).read_to_string(&mut text).map_err(system)?;
-    parse(&text).map_err(named)
 }
 
 #[cfg(test)]
@@ -43,7 +51,7 @@ mod tests {
             0,
         )
         .unwrap();
-        std::fs::File::create(path("long")).unwrap().set_len(LONGEST + 1).unwrap();
+        File::create(path("long")).unwrap().set_len(LONGEST + 1).unwrap();
         std::fs::write(path("bytes"), [0xFF; 9]).unwrap();
         for (name, why) in [
             (path("pipe"), "not a regular file"),

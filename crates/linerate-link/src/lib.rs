@@ -5,6 +5,7 @@
 //! - [`delay`]: constant and random delays; [`loss`]: which packets are lost
 //! - [`transmitter`]: when the frames of a queue have been sent; [`codel`]: drops frames that wait too long
 //! - [`schedule`]: parameters that change over time
+//! - [`Recorder`], [`Recording`]: decisions about each packet, written to a file and repeated
 //! - [`Link`], [`LinkPort`]: the ports `link:PORT` and `faulty:PORT`, which wrap another port
 
 #![forbid(unsafe_code)]
@@ -12,19 +13,25 @@
 
 pub mod codel;
 mod counts;
+mod decision;
 pub mod delay;
 mod file;
 mod line;
 pub mod loss;
 mod parameters;
+mod play;
 mod port;
 pub mod quantity;
+mod record;
 pub mod schedule;
 mod timer;
 pub mod transmitter;
 
 pub use counts::{Counters, Event};
+pub use decision::{Damage, Decision, Row};
 pub use line::Line;
 pub use parameters::{OF_CARDS, OF_OTHERS, Overhead, Parameters, Refused};
-pub use port::{Direction, FAULTY, LINK, Link, LinkPort, of_direction, reserved};
+pub use play::Recording;
+pub use port::{Direction, FAULTY, LINK, Link, LinkPort, of_direction, of_direction_or_play, reserved};
+pub use record::{Recorder, WAYS};
 pub use schedule::Schedule;

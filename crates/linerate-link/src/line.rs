@@ -14,6 +14,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 use linerate_core::batch::MAX_CHAIN;
 use linerate_core::memory::Pool;
@@ -22,9 +23,12 @@ use linerate_core::{Batch, Store, Stored, Taken};
 
 use crate::codel::{CodelState, Mark, mark};
 use crate::counts::{Counters, Event};
+use crate::decision::{Damage, Decision};
 use crate::loss::{Chance, Loss, Losses};
 use crate::parameters::Parameters;
+use crate::play::Player;
 use crate::quantity::Amount;
+use crate::record::{Log, Recorder};
 use crate::transmitter::{Pace, Transmitter};
 
 /// How long a packet waits to be overtaken.
@@ -78,6 +82,9 @@ pub struct Line {
     next_step: u64,
     is_stalled: bool,
     counters: Arc<Counters>,
+    /// Decides instead of chance, rate and queue.
+    player: Option<Player>,
+    log: Option<Box<Log>>,
     /// The slots and bytes that the counters include for this line.
     reported: [u64; 2],
 }
@@ -139,7 +146,11 @@ impl Line {
             queued_bytes: 0,
             is_decided: false,
             flight: VecDeque::with_capacity(capacity),
-            early: BinaryHeap::with_capacity(if parameters.keeps_order { 0 } else { capacity }),
+            early: BinaryHeap::with_capacity(if parameters.keeps_order && parameters.play.is_none() {
+                0
+            } else {
+                capacity
+            }),
             last_due: 0,
             number: 0,
             overtaken: None,
@@ -149,9 +160,16 @@ impl Line {
             next_step: 0,
             is_stalled: false,
             counters,
+            player: parameters.play.clone().map(Player::new),
+            log: None,
             reported: [0, 0],
             parameters: parameters.clone(),
         }
+    }
+
+    /// Records the decisions about packets. `start` is the line's time 0.
+    pub fn record(&mut self, recorder: Recorder, start: Instant) {
+        self.log = Some(Box::new(Log::new(recorder, start, &self.parameters)));
     }
 
     /// Takes packets from the front of `batch`, as many as there is room for. Returns the count of slots taken.
@@ -159,22 +177,27 @@ impl Line {
         self.advance(now);
         let before = batch.len();
         self.enter_ready(now);
-        let is_simple = batch.is_already_of(&self.pool) && !self.faults.change_packets();
+        let is_of_pool = batch.is_already_of(&self.pool);
         while self.ready.is_empty() {
             if !self.has_room() {
                 break;
             }
             let Some(mut packet) = batch.take() else { break };
             let len = packet.packet().len();
-            if self.losses.occurs(len, &mut self.random.loss) {
-                self.counters.count(Event::Lost);
+            if self.log.is_some() || self.player.is_some() {
+                self.begin(now, len);
+            }
+            if let Some(cause) = self.drop_at_entry(len) {
+                self.drop_entering(cause, 0);
+                self.end();
                 continue;
             }
-            if is_simple {
+            if is_of_pool && !self.may_change_packet() {
                 if let Err(packet) = self.enter(now, len, packet) {
                     packet.put_back(); // impossible: there is room
                     break;
                 }
+                self.end();
                 continue;
             }
             if let Err(packet) = self.ready.push_packet(packet) {
@@ -183,6 +206,7 @@ impl Line {
                 break;
             }
             self.inject(len);
+            self.end();
             self.enter_ready(now);
         }
         self.report();
@@ -244,12 +268,18 @@ impl Line {
             self.losses = Losses::new(&parameters.loss, parameters.bit_errors, &mut self.random.loss);
         }
         self.faults = Faults::of(parameters);
+        if parameters.play != self.parameters.play {
+            self.player = parameters.play.clone().map(Player::new);
+        }
         if parameters.schedule != self.parameters.schedule {
             self.next_step = 0;
         }
         self.set_pace(parameters.pace.clone(), now);
         self.parameters = Parameters { seed, packets, ..parameters.clone() };
         self.shorten_delays(now);
+        if let Some(log) = &self.log {
+            log.changed(now, &self.parameters);
+        }
         self.advance(now);
         self.report();
     }
@@ -297,17 +327,79 @@ impl Line {
         has_room
     }
 
+    /// Begins with a packet that is recorded, or decided by a recording.
+    #[cold]
+    fn begin(&mut self, now: u64, len: usize) {
+        self.log.iter_mut().for_each(|log| log.begin(now, len));
+        self.player.iter_mut().for_each(Player::begin);
+    }
+
+    /// Ends with a packet: it is in the line or in `ready`, or dropped.
+    #[inline]
+    fn end(&mut self) {
+        if let Some(log) = &mut self.log {
+            log.accept();
+        }
+        if let Some(player) = &mut self.player
+            && !player.advance()
+        {
+            self.counters.count(Event::BeyondRecording);
+        }
+    }
+
+    /// Returns the cause for which the packet of `len` bytes is dropped before the queue.
+    #[inline]
+    fn drop_at_entry(&mut self, len: usize) -> Option<Event> {
+        match &self.player {
+            None => self.losses.occurs(len, &mut self.random.loss).then_some(Event::Lost),
+            Some(player) => player.current().dropped.filter(|cause| *cause == Event::Lost),
+        }
+    }
+
+    /// Counts a packet that is dropped when it enters, or was dropped in the recorded queue after `queued`.
+    fn drop_entering(&mut self, cause: Event, queued: u64) {
+        self.counters.count(cause);
+        if let Some(log) = &mut self.log {
+            log.drop_entering(cause, queued);
+        }
+    }
+
+    /// Returns whether the bytes or the number of packets may change.
+    #[inline]
+    fn may_change_packet(&self) -> bool {
+        match &self.player {
+            None => self.faults.change_packets(),
+            Some(player) => player.changes_packet(),
+        }
+    }
+
+    /// Decides how the packet of `len` bytes in `ready` is damaged, and whether it is duplicated.
+    fn damage(&mut self, len: usize) -> (Damage, bool) {
+        if let Some(player) = &self.player {
+            let Damage { corrupted, truncated } = player.current().damage;
+            // For a packet of another length than the recorded one.
+            let corrupted = corrupted.map(|(at, bit)| (at % len.max(1) as u32, bit));
+            let truncated = truncated.filter(|short| (*short as usize) < len);
+            return (Damage { corrupted, truncated }, player.is_duplicated());
+        }
+        let (faults, random) = (self.faults, &mut self.random.faults);
+        let corrupted = faults.corrupt.occurs(random).then(|| (random.below(len as u64) as u32, random.below(8) as u8));
+        let is_truncated = len > 1 && faults.truncate.occurs(random);
+        let truncated = is_truncated.then(|| 1 + random.below(len as u64 - 1) as u32);
+        (Damage { corrupted, truncated }, faults.duplicate.occurs(random))
+    }
+
     /// Injects faults into the packet of `len` bytes in `ready`.
     fn inject(&mut self, len: usize) {
-        let (faults, random) = (self.faults, &mut self.random.faults);
-        if faults.corrupt.occurs(random) {
-            let (at, bit) = (random.below(len as u64) as usize, random.below(8));
-            invert(self.ready.slots_mut(), at, 1 << bit);
+        let (damage, is_duplicated) = self.damage(len);
+        if let Some(log) = &mut self.log {
+            log.damage(damage);
+        }
+        if let Some((at, bit)) = damage.corrupted {
+            invert(self.ready.slots_mut(), at as usize, 1 << bit);
             self.counters.count(Event::Corrupted);
         }
-        let short = (len > 1 && faults.truncate.occurs(random)).then(|| 1 + random.below(len as u64 - 1) as usize);
-        let is_duplicated = faults.duplicate.occurs(random);
-        if short.is_none() && !is_duplicated {
+        if damage.truncated.is_none() && !is_duplicated {
             return;
         }
         let (mut bytes, mut offload, mut time) = (Vec::with_capacity(len), None, None);
@@ -321,14 +413,17 @@ impl Line {
             time.filter(|_| is_pushed).into_iter().for_each(|time| ready.stamp_last(time));
             is_pushed
         };
-        if let Some(short) = short {
-            bytes.truncate(short);
+        if let Some(short) = damage.truncated {
+            bytes.truncate(short as usize);
             ready.clear();
-            // If no buffer is free, the packet is lost.
-            let event = if push(ready, &bytes) { Event::Truncated } else { Event::Lost };
-            self.counters.count(event);
+            if !push(ready, &bytes) {
+                // Without a free buffer, the packet is lost.
+                self.drop_entering(Event::Lost, 0);
+                return;
+            }
+            self.counters.count(Event::Truncated);
         }
-        if is_duplicated && !ready.is_empty() && push(ready, &bytes) {
+        if is_duplicated && push(ready, &bytes) {
             self.counters.count(Event::Duplicated);
         }
     }
@@ -353,23 +448,55 @@ impl Line {
 
     /// Puts a packet of `len` bytes into the queue, or into flight if there is no rate.
     fn enter<'a>(&mut self, now: u64, len: usize, packet: Taken<'a>) -> Result<(), Taken<'a>> {
+        if self.player.is_some() {
+            return self.enter_as_recorded(now, packet);
+        }
         // Drawn for each packet, also for one that finds the queue full.
         let delay = self.parameters.delay.sample(&mut self.random.delay);
         let is_overtaken = self.faults.reorder.occurs(&mut self.random.faults);
+        let is_unordered = !self.parameters.keeps_order;
+        let decision = || Decision { delay, is_overtaken, is_unordered, ..Decision::default() };
         if self.transmitter.is_none() {
             let stored = self.store.put(packet)?;
-            self.fly(now, stored, delay, is_overtaken);
+            if let Some(log) = &mut self.log {
+                log.pass(decision());
+            }
+            self.fly(now, stored, delay, is_overtaken, is_unordered);
             return Ok(());
         }
         let len = self.parameters.overhead.of(len);
         if !self.queue_has_room(len) {
-            self.counters.count(Event::QueueFull);
+            self.drop_entering(Event::QueueFull, 0);
             drop(packet);
             return Ok(());
         }
         let stored = self.store.put(packet)?;
+        if let Some(log) = &mut self.log {
+            log.enter_queue(decision());
+        }
         self.queued_bytes += len;
         self.queue.push_back(Queued { stored, len, entered: now, delay, is_overtaken });
+        Ok(())
+    }
+
+    /// Lets a packet enter with a recorded decision.
+    #[cold]
+    fn enter_as_recorded<'a>(&mut self, now: u64, packet: Taken<'a>) -> Result<(), Taken<'a>> {
+        let Some(decision) = self.player.as_mut().map(Player::entering) else { return Err(packet) };
+        if let Some(cause) = decision.dropped {
+            self.drop_entering(cause, decision.queued);
+            drop(packet);
+            return Ok(());
+        }
+        let stored = self.store.put(packet)?;
+        if decision.is_marked && self.store.first_bytes(&stored).is_some_and(|bytes| mark(bytes) == Mark::Marked) {
+            self.counters.count(Event::Marked);
+        }
+        if let Some(log) = &mut self.log {
+            log.pass(decision);
+        }
+        let Decision { queued, delay, is_overtaken, is_unordered, .. } = decision;
+        self.fly(now.saturating_add(queued), stored, delay, is_overtaken, is_unordered);
         Ok(())
     }
 
@@ -407,6 +534,9 @@ impl Line {
                 self.parameters.loss = Loss::Independent(loss);
                 self.losses = Losses::new(&self.parameters.loss, self.parameters.bit_errors, &mut self.random.loss);
             }
+            if let Some(log) = &self.log {
+                log.changed(step.time, &self.parameters);
+            }
         }
         self.transmit(now);
         if self.overtaken.as_ref().is_some_and(|overtaken| overtaken.due.saturating_add(OVERTAKEN_WITHIN) <= now) {
@@ -427,7 +557,7 @@ impl Line {
                 let (sojourn, backlog) = (start - first.entered, self.queued_bytes - len);
                 if self.codel.drops(&codel, start, sojourn, backlog) && !self.mark_first(codel.ecn) {
                     self.counters.count(Event::Codel);
-                    if let Some(first) = self.leave_queue() {
+                    if let Some(first) = self.leave_queue(start, Some(Event::Codel)) {
                         self.store.drop_packet(first.stored);
                     }
                     continue;
@@ -435,8 +565,8 @@ impl Line {
             }
             let Some(transmitter) = &mut self.transmitter else { return };
             let Some(sent) = transmitter.send(start, len, now) else { return };
-            if let Some(Queued { stored, delay, is_overtaken, .. }) = self.leave_queue() {
-                self.fly(sent, stored, delay, is_overtaken);
+            if let Some(Queued { stored, delay, is_overtaken, .. }) = self.leave_queue(sent, None) {
+                self.fly(sent, stored, delay, is_overtaken, !self.parameters.keeps_order);
             }
         }
     }
@@ -447,22 +577,30 @@ impl Line {
         let is_marked = first.is_some_and(|bytes| mark(bytes) == Mark::Marked);
         if is_marked {
             self.counters.count(Event::Marked);
+            if let Some(log) = &mut self.log {
+                log.mark_first();
+            }
         }
         is_marked
     }
 
-    fn leave_queue(&mut self) -> Option<Queued> {
+    /// Removes the first packet of the queue, which was sent completely at `at`, or is dropped then.
+    #[inline]
+    fn leave_queue(&mut self, at: u64, dropped: Option<Event>) -> Option<Queued> {
         self.is_decided = false;
         let first = self.queue.pop_front()?;
         self.queued_bytes -= first.len;
+        if let Some(log) = &mut self.log {
+            log.leave_queue(at.saturating_sub(first.entered), dropped);
+        }
         Some(first)
     }
 
     /// Lets a packet fly that was sent at `sent`.
     #[inline]
-    fn fly(&mut self, sent: u64, stored: Stored, delay: u64, is_overtaken: bool) {
+    fn fly(&mut self, sent: u64, stored: Stored, delay: u64, is_overtaken: bool, is_unordered: bool) {
         let mut due = sent.saturating_add(delay);
-        if self.parameters.keeps_order {
+        if !is_unordered {
             due = due.max(self.last_due);
         }
         self.number += 1;
@@ -506,8 +644,8 @@ impl Line {
             (None, _) => {
                 self.transmitter = None;
                 // Without a rate, the queue is empty.
-                while let Some(Queued { stored, delay, is_overtaken, .. }) = self.leave_queue() {
-                    self.fly(now, stored, delay, is_overtaken);
+                while let Some(Queued { stored, delay, is_overtaken, .. }) = self.leave_queue(now, None) {
+                    self.fly(now, stored, delay, is_overtaken, !self.parameters.keeps_order);
                 }
             }
         }

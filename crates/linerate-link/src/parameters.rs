@@ -8,6 +8,7 @@ use crate::codel::Codel;
 use crate::delay::{Delay, Distribution};
 use crate::file::read;
 use crate::loss::Loss;
+use crate::play::Recording;
 use crate::quantity::{Amount, amount, duration, probability, rate};
 use crate::schedule::Schedule;
 use crate::transmitter::{LONGEST_FRAME, Opportunities, Pace};
@@ -85,6 +86,8 @@ pub struct Parameters {
     pub schedule: Option<Arc<Schedule>>,
     /// The seed of random decisions.
     pub seed: u64,
+    /// Decisions that are repeated instead of all of that.
+    pub play: Option<Recording>,
     /// The most slots that the line holds; `None` to compute it, see [`capacity`](Parameters::capacity).
     pub packets: Option<usize>,
 }
@@ -221,6 +224,7 @@ impl Parameters {
             codel,
             schedule,
             seed,
+            play: None,
             packets,
         };
         if let Some(needed) = parameters.needed().filter(|needed| packets.is_none() && *needed > MOST) {
@@ -280,7 +284,8 @@ impl Parameters {
     pub fn longest_delay(&self) -> u64 {
         let steps = self.schedule.iter().flat_map(|schedule| schedule.steps());
         let jitter = self.delay.longest() - self.delay.mean.min(self.delay.longest());
-        steps.filter_map(|step| step.delay).fold(self.delay.mean, u64::max).saturating_add(jitter)
+        let longest = steps.filter_map(|step| step.delay).fold(self.delay.mean, u64::max).saturating_add(jitter);
+        longest.max(self.play.as_ref().map_or(0, Recording::longest_delay))
     }
 
     /// Returns the highest rate in bits per second.

@@ -17,6 +17,8 @@ use linerate_core::port::{
 use crate::counts::{Counters, Event};
 use crate::line::Line;
 use crate::parameters::{NEEDS, OF_CARDS, OF_OTHERS, Parameters, Refused};
+use crate::play::Recording;
+use crate::record::Recorder;
 use crate::timer::Timer;
 
 /// A port over an emulated link.
@@ -146,16 +148,25 @@ struct Shared {
     /// Counts the changes of the parameters.
     changes: AtomicU64,
     counters: Arc<Counters>,
+    recorder: Option<Recorder>,
 }
 
 impl Link {
     /// Creates a link with separate parameters for packets from the port and to it.
     pub fn new(parameters: [Parameters; 2]) -> Link {
-        let shared = |parameters| {
+        Link::recorded(parameters, [None, None])
+    }
+
+    /// As [`new`](Link::new); decisions about packets from the port and to it are recorded. A link that is recorded, or
+    /// repeats a recording, has one queue in each direction.
+    pub fn recorded(parameters: [Parameters; 2], recorders: [Option<Recorder>; 2]) -> Link {
+        let [from, to] = parameters;
+        let [of_from, of_to] = recorders;
+        let shared = |parameters, recorder| {
             let (changes, counters) = (AtomicU64::new(0), Arc::default());
-            Arc::new(Shared { parameters: Mutex::new(parameters), changes, counters })
+            Arc::new(Shared { parameters: Mutex::new(parameters), changes, counters, recorder })
         };
-        Link { directions: parameters.map(shared) }
+        Link { directions: [shared(from, of_from), shared(to, of_to)] }
     }
 
     /// Parses the options of a name. A value for each direction is `from/to`: `delay=20ms/5ms`.
@@ -199,8 +210,12 @@ impl Link {
             count => Some(pool.reserve(count)?),
         };
         let stream = 2 * u64::from(queue) + direction as u64;
-        let line = Line::with_counters(&parameters, pool, stream, shared.counters.clone());
-        Ok(QueueLine { line, start: Instant::now(), shared, changes, _reservation: reservation })
+        let mut line = Line::with_counters(&parameters, pool, stream, shared.counters.clone());
+        let start = Instant::now();
+        if let Some(recorder) = &shared.recorder {
+            line.record(recorder.clone(), start);
+        }
+        Ok(QueueLine { line, start, shared, changes, _reservation: reservation })
     }
 }
 
@@ -219,6 +234,19 @@ pub fn of_direction(
     options: &[(&str, &str)],
     direction: Direction,
     class: PortClass,
+) -> std::result::Result<Parameters, Refused> {
+    of_direction_or_play(options, direction, class, None)
+}
+
+/// As [`of_direction`], or for a direction that repeats a recording. Then only `packets` has an effect.
+///
+/// # Errors
+/// As [`of_direction`].
+pub fn of_direction_or_play(
+    options: &[(&str, &str)],
+    direction: Direction,
+    class: PortClass,
+    play: Option<Recording>,
 ) -> std::result::Result<Parameters, Refused> {
     let mut own = Vec::new();
     for &(option, value) in options {
@@ -246,6 +274,7 @@ pub fn of_direction(
         }
         _ => refused,
     })?;
+    parameters.play = play;
     parameters.packets = Some(parameters.capacity_at(match class {
         PortClass::Card | PortClass::ServedCard | PortClass::Model => OF_CARDS,
         _ => OF_OTHERS,
@@ -306,18 +335,26 @@ impl Wrapper for Link {
 }
 
 impl Link {
-    /// Returns an error if several queues would each have the rate.
+    /// Returns an error if several queues would each have the rate, or number their packets.
     fn check_queues(&self, inner: &dyn Device, direction: Direction) -> Result<()> {
-        let has_rate = self.directions[direction as usize].lock().highest_rate().is_some();
+        let shared = &self.directions[direction as usize];
+        let parameters = shared.lock();
+        let why = if parameters.highest_rate().is_some() {
+            "a link with a rate has one queue, because each would send at this rate"
+        } else if parameters.play.is_some() || shared.recorder.is_some() {
+            "a link with a recording has one queue, because each would have a first packet"
+        } else {
+            return Ok(());
+        };
         let info = inner.info();
         let queues = if direction == Direction::FromPort { info.rx_queues } else { info.tx_queues };
-        match has_rate && queues > 1 {
+        match queues > 1 {
             false => Ok(()),
             true => Err(Error::bad_option(
                 inner.name().to_string(),
                 "queues".to_string(),
                 queues.to_string(),
-                "a link with a rate has one queue, because each would send at this rate".to_string(),
+                why.to_string(),
             )),
         }
     }
