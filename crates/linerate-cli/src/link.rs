@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
@@ -13,11 +14,13 @@ use linerate::link::{
 };
 use linerate::port::{PortClass, Value};
 use linerate::traffic::Report;
-use serde_json::json;
+use serde_json::{Value as JsonValue, json};
 
 use crate::fwd;
 use crate::grammar::usage;
+use crate::live::VariableLink;
 use crate::options::{RunOptions, Wait};
+use crate::rates::{per_second, shortened};
 use crate::run::{Mode, Run, Sums};
 use crate::terminal::note;
 use crate::wire::is_tester;
@@ -188,7 +191,8 @@ pub fn run(
     for (link, [from, to]) in links.iter().zip(ways) {
         note(&format!("{from} to {to}: {}", describe(&link.parameters()[0])));
     }
-    run.live.make_link_variable(changer(asked.clone(), classes, links.clone()));
+    let names = [a, b].map(|name| shortened(name, 12));
+    run.live.make_link_variable(Running { asked: RefCell::new(asked.clone()), classes, links: links.clone(), names });
     fwd::start_unchanged(&mut run, options)?;
     let (testers, held) = ([is_tester(a), is_tester(b)], run.threads.held.clone());
     let judge = |reports: &[Option<Report>], _: Sums| fwd::judge(reports, testers);
@@ -230,15 +234,26 @@ pub fn run(
     })
 }
 
-/// Returns a function that changes options of a running link.
-fn changer(
-    asked: LinkOptions,
+/// The link of a run, which requests change.
+struct Running {
+    asked: RefCell<LinkOptions>,
     classes: [PortClass; 2],
     links: [Link; 2],
-) -> impl Fn(&BTreeMap<String, String>) -> Result<(), String> {
-    let asked = RefCell::new(asked);
-    move |changes: &BTreeMap<String, String>| {
-        let mut new = asked.borrow().clone();
+    /// The first and the second port, for display.
+    names: [String; 2],
+}
+
+impl Running {
+    /// Returns the counters of each direction, with the names of its ports.
+    fn directions(&self) -> impl Iterator<Item = (&Arc<Counters>, [&str; 2])> {
+        let [a, b] = self.names.each_ref().map(String::as_str);
+        self.links.iter().map(|link| link.counters(Direction::FromPort)).zip([[a, b], [b, a]])
+    }
+}
+
+impl VariableLink for Running {
+    fn change(&self, changes: &BTreeMap<String, String>) -> Result<(), String> {
+        let mut new = self.asked.borrow().clone();
         if new.play.is_some() {
             return Err("the link repeats a recording, which cannot change".to_string());
         }
@@ -253,14 +268,14 @@ fn changer(
             new.options.extend((!value.is_empty()).then(|| (known.name, value.clone())));
         }
         let mut parameters = Vec::new();
-        for (way, link) in WAYS.iter().zip(&links) {
-            let class = classes[*way as usize];
+        for (way, link) in WAYS.iter().zip(&self.links) {
+            let class = self.classes[*way as usize];
             let refused = |refused: Refused| format!("{}: {}", refused.option, refused.why);
             let needed = |options: &LinkOptions| {
                 options.without_packets().of_direction(*way, class, None).map_or(0, |parameters| parameters.capacity())
             };
             // A user who set fewer packets than the link could need has accepted that it may be full.
-            let (needed, there) = (needed(&new), link.parameters()[0].capacity().max(needed(&asked.borrow())));
+            let (needed, there) = (needed(&new), link.parameters()[0].capacity().max(needed(&self.asked.borrow())));
             if needed > there {
                 return Err(format!(
                     "the link would hold {needed} packets, and has room for {there}; start it with --packets {needed}"
@@ -268,11 +283,62 @@ fn changer(
             }
             parameters.push(new.of_direction(*way, class, None).map_err(refused)?);
         }
-        for (link, parameters) in links.iter().zip(parameters) {
+        for (link, parameters) in self.links.iter().zip(parameters) {
             link.set_parameters(Direction::FromPort, parameters);
         }
-        *asked.borrow_mut() = new;
+        *self.asked.borrow_mut() = new;
         Ok(())
+    }
+
+    fn value(&self, option: &str) -> Option<String> {
+        let asked = self.asked.borrow();
+        asked.options.iter().find(|(name, _)| *name == option).map(|(_, value)| value.clone())
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let lines = |(counters, [from, to]): (&Arc<Counters>, [&str; 2])| {
+            let mut parts = vec![format!("delay {}", milliseconds(counters.delay()))];
+            if let (Some(rate), Some(wait)) = (counters.rate(), counters.queueing_delay()) {
+                let bytes = counters.queued_bytes() as f64;
+                parts.insert(0, format!("{}bit/s", per_second(rate as f64)));
+                parts.insert(1, format!("queue {}B = {}", per_second(bytes), milliseconds(wait)));
+            }
+            parts.push(format!("{} held", per_second(counters.held() as f64)));
+            let causes: Vec<String> =
+                drops(counters).map(|(event, count)| format!("{count} {}", event.name().replace('_', " "))).collect();
+            let dropped = (!causes.is_empty()).then(|| format!("  dropped: {}", causes.join(", ")));
+            std::iter::once(format!("{from} to {to}: {}", parts.join("  "))).chain(dropped)
+        };
+        self.directions().flat_map(lines).collect()
+    }
+
+    fn json(&self) -> JsonValue {
+        let direction = |(counters, [from, to]): (&Arc<Counters>, [&str; 2])| {
+            let drops: serde_json::Map<_, _> =
+                drops(counters).map(|(event, count)| (event.name().to_string(), count.into())).collect();
+            json!({
+                "from": from, "to": to, "rate_bits": counters.rate(), "delay_ns": counters.delay(),
+                "queue_bytes": counters.queued_bytes(), "queue_ns": counters.queueing_delay(),
+                "held": counters.held(), "drops": drops,
+            })
+        };
+        self.directions().map(direction).collect::<Vec<_>>().into()
+    }
+}
+
+/// Returns the causes of drops that occurred.
+fn drops(counters: &Counters) -> impl Iterator<Item = (Event, u64)> {
+    let causes = Event::ALL.into_iter().filter(|event| event.is_drop());
+    causes.map(|event| (event, counters.get(event))).filter(|(_, count)| *count > 0)
+}
+
+/// Returns nanoseconds as milliseconds with three digits.
+fn milliseconds(nanoseconds: u64) -> String {
+    let ms = nanoseconds as f64 / 1e6;
+    match ms {
+        ..10.0 => format!("{ms:.2} ms"),
+        ..100.0 => format!("{ms:.1} ms"),
+        _ => format!("{ms:.0} ms"),
     }
 }
 

@@ -163,7 +163,12 @@ fn programs_of_the_kernel_see_the_delay_and_its_changes() {
         let answer = ask(request);
         assert!(answer.contains(why), "{request}: {answer}");
     }
-    assert!(ask(r#"{"link":{"delay":"10ms","loss":""}}"#).contains("seconds"));
+    let state: Value = serde_json::from_str(&ask(r#"{"link":{"delay":"10ms","loss":""}}"#)).unwrap();
+    assert_eq!(
+        (&state["link"][1]["from"], &state["link"][1]["rate_bits"]),
+        (&"tap:t1".into(), &Value::Null),
+        "{state}"
+    );
     let second = net.shortest_ping();
     assert!(second >= 20.0, "{second}");
     assert!(ask(r#"{"link":{"loss":"100%/0"}}"#).contains("seconds"));

@@ -189,6 +189,56 @@ fn keys_go_up_to_full_speed() {
     assert!(text.contains("s: full speed\n"), "{text}");
 }
 
+/// Keys raise, lower and type options of a link, whose present state is shown.
+#[test]
+fn a_link_is_shown_and_changed_by_keys() {
+    let words = ["link", "sim:0?wire=traffic&rate=10k&size=1000", "null:", "--delay", "20ms/5ms", "--rate", "1Gbit"];
+    let mut terminal = Terminal::start(
+        &[&words[..], &["--queue", "100kB", "--packets", "100k", "--seconds", "600"]].concat(),
+        120,
+        24,
+    );
+    terminal.until_shown("to null:: 1.00Gbit/s  queue ");
+    let lines = terminal.lines();
+    assert!(lines.iter().any(|line| line.contains("delay 20.0 ms  ")), "{lines:#?}");
+    assert!(
+        lines.iter().any(|line| line.starts_with("null: to sim:0?") && line.contains("delay 5.00 ms  ")),
+        "{lines:#?}"
+    );
+    assert!(lines[23].contains("p pause  Tab + - delay  e edit  "), "{lines:#?}");
+    terminal.press("+");
+    terminal.until_shown("delay 22.0 ms  ");
+    terminal.until_shown("delay 5.50 ms  ");
+    // The rate is the next option. The 80 Mbit/s that arrive exceed it, and fill the queue.
+    terminal.press("\t");
+    terminal.until_shown("Tab + - rate");
+    terminal.press("\x1b[6~\x1b[6~\x1b[6~\x1b[6~");
+    terminal.until_shown("to null:: 62.5Mbit/s  queue ");
+    terminal.until_shown("  dropped: ");
+    terminal.until_shown(" queue full");
+    // 100 kB at 62.5 Mbit/s are 12.8 ms, and the packet that is sent.
+    terminal.until_shown("B = 12.");
+    // An option that is not set, and any other option.
+    terminal.press("\t-");
+    terminal.until_shown("the link has no loss to change; e sets one");
+    terminal.press("elos=1%\r");
+    terminal.until_shown("a link has no option los");
+    terminal.press("e");
+    terminal.until_shown("options (Enter applies, Esc cancels): _");
+    terminal.press("q delay\x1b");
+    terminal.until_shown("Tab + - loss");
+    terminal.press("eloss=50%/0 delax\x7fy=3ms\r");
+    terminal.until_shown("delay 3.00 ms  ");
+    terminal.until_shown(" lost, ");
+    terminal.press("?");
+    terminal.until_shown("select the next option of the link");
+    terminal.press("q");
+    let (_, text) = terminal.end();
+    for part in ["s: delay=22ms/5.5ms\n", "s: rate=0.0625Gbit\n", "s: delay=3ms, loss=50%/0\n", " lost as configured"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
 /// A terminal with few lines shows the title and the rates; on a narrow one no figure is cut.
 #[test]
 fn small_terminals_show_what_fits() {

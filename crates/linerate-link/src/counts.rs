@@ -92,6 +92,9 @@ pub struct Counters {
     events: [AtomicU64; Event::ALL.len()],
     held: AtomicU64,
     queued_bytes: AtomicU64,
+    /// The present rate of a line in bits per second, 0 without one; and its mean delay in nanoseconds.
+    rate: AtomicU64,
+    delay: AtomicU64,
 }
 
 impl Counters {
@@ -116,6 +119,12 @@ impl Counters {
         }
     }
 
+    /// Replaces the present rate and the mean delay.
+    pub(crate) fn set_present(&self, rate: Option<u64>, delay: u64) {
+        self.rate.store(rate.unwrap_or(0), Ordering::Relaxed);
+        self.delay.store(delay, Ordering::Relaxed);
+    }
+
     /// Returns how often an event occurred.
     pub fn get(&self, event: Event) -> u64 {
         self.events[event as usize].load(Ordering::Relaxed)
@@ -129,6 +138,23 @@ impl Counters {
     /// Returns the count of slots that wait in queues and delays.
     pub fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
+    }
+
+    /// Returns the present rate in bits per second, with the changes of a schedule; `None` without a rate. A trace has
+    /// its mean rate.
+    pub fn rate(&self) -> Option<u64> {
+        Some(self.rate.load(Ordering::Relaxed)).filter(|rate| *rate > 0)
+    }
+
+    /// Returns the present mean delay in nanoseconds, with the changes of a schedule.
+    pub fn delay(&self) -> u64 {
+        self.delay.load(Ordering::Relaxed)
+    }
+
+    /// Returns how long a packet that enters now would wait in the queue, in nanoseconds; `None` without a rate.
+    pub fn queueing_delay(&self) -> Option<u64> {
+        let bits = u128::from(self.queued_bytes()) * 8;
+        Some((bits * 1_000_000_000 / u128::from(self.rate()?)).try_into().unwrap_or(u64::MAX))
     }
 
     /// Returns the bytes that wait in queues.

@@ -134,6 +134,7 @@ impl Line {
         let sequence = |number: u64| Random::new(parameters.seed, 4 * stream + number);
         let mut random = Sequences { loss: sequence(1), faults: sequence(2), delay: sequence(3) };
         let capacity = parameters.capacity();
+        counters.set_present(parameters.pace.as_ref().map(Pace::mean_rate), parameters.delay.mean);
         let mut ready = Batch::with_capacity(2 * MAX_CHAIN);
         ready.bind_if_unbound(pool);
         Line {
@@ -277,11 +278,18 @@ impl Line {
         self.set_pace(parameters.pace.clone(), now);
         self.parameters = Parameters { seed, packets, ..parameters.clone() };
         self.shorten_delays(now);
+        self.note_change(now);
+        self.advance(now);
+        self.report();
+    }
+
+    /// Counts and records the parameters after a change.
+    fn note_change(&self, now: u64) {
+        let Parameters { pace, delay, .. } = &self.parameters;
+        self.counters.set_present(pace.as_ref().map(Pace::mean_rate), delay.mean);
         if let Some(log) = &self.log {
             log.changed(now, &self.parameters);
         }
-        self.advance(now);
-        self.report();
     }
 
     /// Limits the delays of packets in the line to the longest possible one. Otherwise a link with a very long delay
@@ -534,9 +542,7 @@ impl Line {
                 self.parameters.loss = Loss::Independent(loss);
                 self.losses = Losses::new(&self.parameters.loss, self.parameters.bit_errors, &mut self.random.loss);
             }
-            if let Some(log) = &self.log {
-                log.changed(step.time, &self.parameters);
-            }
+            self.note_change(step.time);
         }
         self.transmit(now);
         if self.overtaken.as_ref().is_some_and(|overtaken| overtaken.due.saturating_add(OVERTAKEN_WITHIN) <= now) {
@@ -772,6 +778,7 @@ mod tests {
             let mut line = line(&pool, &[("rate", "800kbit"), ("queue", queue)]);
             enter(&mut line, 0, 0..100);
             assert_eq!(line.counters().queued_bytes(), 100 * accepted);
+            assert_eq!(line.counters().queueing_delay(), Some(accepted * MS));
             // The packet that is sent makes room for the next.
             enter(&mut line, MS, 100..102);
             let found = numbers(&arrivals(&mut line, u64::MAX));
@@ -882,6 +889,7 @@ mod tests {
         enter(&mut line, 2 * MS, 0..4);
         // 1 ms each, until 5 ms; the last has 10 ms.
         assert_eq!(arrivals(&mut line, 50 * MS), [(0, 13 * MS), (1, 14 * MS), (2, 15 * MS), (3, 25 * MS)]);
+        assert_eq!((line.counters().rate(), line.counters().delay()), (Some(80_000), 10 * MS));
         enter(&mut line, 101 * MS, 4..6);
         assert_eq!((arrivals(&mut line, u64::MAX).len(), line.counters().get(Event::Lost)), (0, 2));
     }

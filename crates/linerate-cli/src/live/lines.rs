@@ -9,7 +9,7 @@ pub enum Screen {}
 
 impl Screen {
     /// Reports that this build has no full screen.
-    pub fn enter(_title: String, _has_rate: bool, _can_pause: bool) -> Option<Screen> {
+    pub fn enter(_title: String, _has_rate: bool, _can_pause: bool, _has_link: bool) -> Option<Screen> {
         note(&format!("note: no full-screen view: {}", crate::error::missing("live")));
         None
     }

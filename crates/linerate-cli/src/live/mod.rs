@@ -60,6 +60,9 @@ pub struct Request {
     /// Change options of an emulated link; an empty value removes one.
     #[serde(default)]
     pub link: Option<BTreeMap<String, String>>,
+    /// Multiply an option of an emulated link by a factor.
+    #[serde(skip)]
+    pub link_times: Option<(&'static str, f64)>,
     /// Reset the counters of the view and of answers.
     #[serde(default)]
     pub reset: bool,
@@ -109,7 +112,13 @@ pub struct State {
     pub is_paused: bool,
     /// The requested packets per second, of senders that have a rate.
     pub asked: Option<f64>,
+    /// The present state of an emulated link.
+    pub link: Vec<String>,
 }
+
+/// The options of an emulated link that keys raise and lower. Any other is typed.
+#[cfg_attr(not(feature = "live"), expect(dead_code, reason = "only keys request it"))]
+pub const LINK_KEYS: [&str; 5] = ["delay", "rate", "loss", "jitter", "queue"];
 
 /// The most changes that a summary lists.
 const MAX_CHANGES: usize = 1000;
@@ -129,11 +138,23 @@ pub struct LiveControl {
     is_controlled: Cell<bool>,
     is_stopped: Cell<bool>,
     changes: RefCell<Vec<Value>>,
-    change_link: Option<Box<ChangeLink>>,
+    link: Option<Box<dyn VariableLink>>,
 }
 
-/// Changes options of an emulated link, all or none; the error says why.
-pub type ChangeLink = dyn Fn(&BTreeMap<String, String>) -> Result<(), String>;
+/// An emulated link whose options change while a run lasts.
+pub trait VariableLink {
+    /// Changes options, all or none; an empty value removes one. The error says why.
+    fn change(&self, changes: &BTreeMap<String, String>) -> Result<(), String>;
+
+    /// Returns the value of an option that is set.
+    fn value(&self, option: &str) -> Option<String>;
+
+    /// Returns lines with the present state of each direction, and its drops by cause.
+    fn lines(&self) -> Vec<String>;
+
+    /// Returns the present state of each direction, for programs.
+    fn json(&self) -> Value;
+}
 
 impl LiveControl {
     pub fn new(mode: &'static dyn Mode) -> LiveControl {
@@ -145,7 +166,7 @@ impl LiveControl {
             is_controlled: Cell::default(),
             is_stopped: Cell::default(),
             changes: RefCell::default(),
-            change_link: None,
+            link: None,
         }
     }
 
@@ -172,8 +193,13 @@ impl LiveControl {
     }
 
     /// Makes the options of the run's emulated link variable.
-    pub fn make_link_variable(&mut self, change: impl Fn(&BTreeMap<String, String>) -> Result<(), String> + 'static) {
-        self.change_link = Some(Box::new(change));
+    pub fn make_link_variable(&mut self, link: impl VariableLink + 'static) {
+        self.link = Some(Box::new(link));
+    }
+
+    /// Returns the run's emulated link.
+    pub fn link(&self) -> Option<&dyn VariableLink> {
+        self.link.as_deref()
     }
 
     /// Returns the presently requested packets per second; `None` at full speed, and for other commands.
@@ -223,11 +249,18 @@ impl LiveControl {
             return Err(why.to_string());
         }
         let (mut done, mut change) = (Vec::new(), json!({}));
-        if let Some(link) = &request.link {
-            let Some(change_link) = &self.change_link else {
+        if request.link.is_some() || request.link_times.is_some() {
+            let Some(present) = &self.link else {
                 return Err(format!("{} has no link; linerate link has", self.mode.name()));
             };
-            change_link(link)?;
+            let mut link = request.link.clone().unwrap_or_default();
+            if let Some((option, factor)) = request.link_times {
+                let Some(value) = present.value(option) else {
+                    return Err(format!("the link has no {option} to change; e sets one"));
+                };
+                link.insert(option.to_string(), multiplied(&value, factor));
+            }
+            present.change(&link)?;
             change["link"] = json!(link);
             done.push(link.iter().map(|(option, value)| format!("{option}={value}")).collect::<Vec<_>>().join(", "));
         }
@@ -294,9 +327,48 @@ impl LiveControl {
     }
 }
 
+/// Multiplies the numbers of an option's value, as of `20ms/5ms`, and keeps their units. Three digits are kept, but
+/// whole numbers change by at least one.
+fn multiplied(value: &str, factor: f64) -> String {
+    let one = |part: &str| {
+        let end = part.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(part.len());
+        let (number, unit) = part.split_at(end);
+        let Ok(number) = number.parse::<f64>() else { return part.to_string() };
+        let is_whole = matches!(unit.trim(), "p" | "packets" | "B" | "bit");
+        let new = number * factor;
+        let new = match is_whole {
+            true if factor > 1.0 => new.round().max(number + 1.0),
+            true => new.round().min(number - 1.0).max(1.0),
+            false => {
+                let digits = 10f64.powf(2.0 - new.abs().max(1e-12).log10().floor());
+                (new * digits).round() / digits
+            }
+        };
+        format!("{new}{unit}")
+    };
+    value.split('/').map(one).collect::<Vec<_>>().join("/")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_options_are_multiplied() {
+        for (value, factor, wanted) in [
+            ("20ms", 1.1, "22ms"),
+            ("20ms/5ms", 2.0, "40ms/10ms"),
+            ("1%/", 0.5, "0.5%/"),
+            ("0.01", 1.1, "0.011"),
+            ("1.5Gbit", 1.1, "1.65Gbit"),
+            ("5p", 1.1, "6p"),
+            ("1p", 0.9, "1p"),
+            ("0", 1.1, "0"),
+            ("12345kbit", 1.0, "12300kbit"),
+        ] {
+            assert_eq!(multiplied(value, factor), wanted, "{value} {factor}");
+        }
+    }
 
     #[test]
     fn requests_are_objects_with_known_keys() {

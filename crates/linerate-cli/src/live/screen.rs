@@ -1,5 +1,6 @@
 //! The full screen of a run: entering, drawing and leaving it; and its keys.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifi
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::view::{Panel, View};
-use super::{NewRate, Request, State};
+use super::view::{LinkKeys, Panel, View};
+use super::{LINK_KEYS, NewRate, Request, State};
 use crate::rates::Tick;
 use crate::signals::interrupts;
 use crate::terminal;
@@ -66,7 +67,7 @@ fn has_event() -> io::Result<bool> {
 
 impl Screen {
     /// Enters the full screen of a command; `None` if the terminal cannot show it.
-    pub fn enter(title: String, has_rate: bool, can_pause: bool) -> Option<Screen> {
+    pub fn enter(title: String, has_rate: bool, can_pause: bool, has_link: bool) -> Option<Screen> {
         let terminal = ManuallyDrop::new(terminal::enter().ok()?);
         let is_over = Arc::<AtomicBool>::default();
         let end = is_over.clone();
@@ -98,7 +99,7 @@ impl Screen {
         };
         // If the thread cannot start, there are no keys, but signals still end the run.
         let _ = std::thread::Builder::new().name("keys".to_string()).spawn(read);
-        Some(Screen { terminal, view: View::new(title, has_rate, can_pause), is_over, keys })
+        Some(Screen { terminal, view: View::new(title, has_rate, can_pause, has_link), is_over, keys })
     }
 
     /// Stores the rates of an interval for the next drawing.
@@ -126,7 +127,14 @@ impl Screen {
 
     /// Handles a key, and returns its request to the run.
     fn key(&mut self, key: KeyEvent, is_paused: bool) -> Option<Request> {
-        let with = |rate: f64| Some(Request { rate: Some(NewRate::Times(rate)), ..Request::default() });
+        let selected = self.view.link.as_ref().map(|link| LINK_KEYS[link.selected]);
+        let with = |factor: f64| match selected {
+            Some(option) => Some(Request { link_times: Some((option, factor)), ..Request::default() }),
+            None => Some(Request { rate: Some(NewRate::Times(factor)), ..Request::default() }),
+        };
+        if let Some(link) = self.view.link.as_mut().filter(|link| link.typed.is_some()) {
+            return type_options(link, &key);
+        }
         match key.code {
             _ if is_control(&key, 'z') => {
                 self.suspend();
@@ -140,6 +148,15 @@ impl Screen {
             KeyCode::Char('-') | KeyCode::Down => with(1.0 / STEP),
             KeyCode::PageUp => with(2.0),
             KeyCode::PageDown => with(0.5),
+            KeyCode::Tab | KeyCode::BackTab => {
+                let step = if key.code == KeyCode::Tab { 1 } else { LINK_KEYS.len() - 1 };
+                self.view.link.iter_mut().for_each(|link| link.selected = (link.selected + step) % LINK_KEYS.len());
+                None
+            }
+            KeyCode::Char('e') => {
+                self.view.link.iter_mut().for_each(|link| link.typed = Some(String::new()));
+                None
+            }
             KeyCode::Char('v') => self.toggle(Panel::Queues),
             KeyCode::Char('?' | 'h') => self.toggle(Panel::Keys),
             _ => None,
@@ -163,4 +180,30 @@ impl Screen {
             Err(_) => interrupts().end(),
         }
     }
+}
+
+/// The longest line of options that is typed.
+const LONGEST_LINE: usize = 1024;
+
+/// Handles a key while options of the link are typed.
+fn type_options(link: &mut LinkKeys, key: &KeyEvent) -> Option<Request> {
+    let typed = link.typed.as_mut()?;
+    match key.code {
+        KeyCode::Enter => {
+            let line = link.typed.take()?;
+            let words = line.split([' ', '&']).filter(|word| !word.is_empty());
+            // A word without a value is the name of an option that is removed.
+            let pairs = words.map(|word| word.split_once('=').unwrap_or((word, "")));
+            let changes: BTreeMap<String, String> =
+                pairs.map(|(option, value)| (option.to_string(), value.to_string())).collect();
+            return (!changes.is_empty()).then(|| Request { link: Some(changes), ..Request::default() });
+        }
+        KeyCode::Esc => link.typed = None,
+        KeyCode::Backspace => drop(typed.pop()),
+        KeyCode::Char(c) if !key.modifiers.contains(KeyModifiers::CONTROL) && typed.len() < LONGEST_LINE => {
+            typed.push(c)
+        }
+        _ => {}
+    }
+    None
 }

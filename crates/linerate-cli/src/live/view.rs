@@ -9,7 +9,7 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Paragraph, RenderDirection, Sparkline};
 
-use super::State;
+use super::{LINK_KEYS, State};
 use crate::rates::{Rates, Tick, causes_in_words, per_second, scaled, shortened};
 use crate::terminal::last_notes;
 
@@ -17,6 +17,8 @@ use crate::terminal::last_notes;
 const HISTORY: usize = 1024;
 /// The most lines of notes.
 const NOTES: usize = 4;
+/// The beginning of the line in which options of a link are typed.
+const TYPING: &str = "options (Enter applies, Esc cancels): ";
 
 /// The part between the rates and the notes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,11 +28,22 @@ pub enum Panel {
     Keys,
 }
 
+/// The state of the keys that change an emulated link.
+#[derive(Default)]
+pub struct LinkKeys {
+    /// The option that keys raise and lower, in [`LINK_KEYS`](super::LINK_KEYS).
+    pub selected: usize,
+    /// Options that are being typed.
+    pub typed: Option<String>,
+}
+
 /// The full-screen view of a run.
 pub struct View {
     title: String,
     has_rate: bool,
     can_pause: bool,
+    /// The keys of an emulated link.
+    pub link: Option<LinkKeys>,
     pub panel: Panel,
     last: Option<Tick>,
     /// Packets per second, received and sent, of each port, the latest first.
@@ -38,8 +51,9 @@ pub struct View {
 }
 
 impl View {
-    pub fn new(title: String, has_rate: bool, can_pause: bool) -> View {
-        View { title, has_rate, can_pause, panel: Panel::Graphs, last: None, history: Vec::new() }
+    pub fn new(title: String, has_rate: bool, can_pause: bool, has_link: bool) -> View {
+        let link = has_link.then(LinkKeys::default);
+        View { title, has_rate, can_pause, link, panel: Panel::Graphs, last: None, history: Vec::new() }
     }
 
     /// Stores the rates of an interval.
@@ -71,11 +85,11 @@ impl View {
             left -= some;
             some
         };
-        let [of_title, of_rates, of_keys] = [take(1), take(rates.len()), take(1)];
+        let [of_title, of_rates, of_keys, of_link] = [take(1), take(rates.len()), take(1), take(state.link.len())];
         let [of_cycles, of_drops, of_notes] = [take(cycles.len()), take(drops.len()), take(notes.len())];
-        let heights = [of_title, of_rates, of_drops, of_cycles, left, of_notes, of_keys];
-        let parts: [Rect; 7] = Layout::vertical(heights.map(Constraint::Length)).areas(area);
-        let [title_area, rates_area, drops_area, cycles_area, middle, notes_area, keys_area] = parts;
+        let heights = [of_title, of_rates, of_link, of_drops, of_cycles, left, of_notes, of_keys];
+        let parts: [Rect; 8] = Layout::vertical(heights.map(Constraint::Length)).areas(area);
+        let [title_area, rates_area, link_area, drops_area, cycles_area, middle, notes_area, keys_area] = parts;
 
         frame.render_widget(self.title(state, width), title_area);
         let rows = rates.iter().enumerate().map(|(row, line)| {
@@ -84,6 +98,7 @@ impl View {
             if row == 0 || is_down { line.dim() } else { line }
         });
         frame.render_widget(Text::from_iter(rows), rates_area);
+        frame.render_widget(Text::from_iter(state.link.iter().map(String::as_str)), link_area);
         frame.render_widget(Text::from(drops), drops_area);
         frame.render_widget(Text::from_iter(cycles.iter().map(|line| line.to_string())), cycles_area);
         match self.panel {
@@ -92,12 +107,16 @@ impl View {
             Panel::Keys => frame.render_widget(Text::from(self.keys()), middle),
         }
         frame.render_widget(Paragraph::new(notes.join("\n")).yellow(), notes_area);
+        let of_link = self.link.as_ref().map(|link| format!("Tab + - {}  e edit  ", LINK_KEYS[link.selected]));
         let keys = format!(
-            "q end  ? keys  {}{}r reset  v queues",
+            "q end  ? keys  {}{}{}r reset  v queues",
             if self.can_pause { "p pause  " } else { "" },
             if self.has_rate { "+ - rate  " } else { "" },
+            of_link.unwrap_or_default(),
         );
-        frame.render_widget(Line::from(keys).dim(), keys_area);
+        let typed = self.link.as_ref().and_then(|link| link.typed.as_ref());
+        let keys = typed.map_or(Line::from(keys).dim(), |typed| Line::from(format!("{TYPING}{typed}_")));
+        frame.render_widget(keys, keys_area);
     }
 
     /// Returns the line with the command, its time and its state.
@@ -182,6 +201,12 @@ impl View {
         if self.has_rate {
             keys.insert(1, ("PageUp  PageDown", "double or halve the rate"));
             keys.insert(1, ("+  -  Up  Down", "raise or lower the rate by 10 %"));
+        }
+        if self.link.is_some() {
+            keys.insert(1, ("e", "type options of the link, as delay=20ms loss=1%/0; Enter applies, Esc cancels"));
+            keys.insert(1, ("PageUp  PageDown", "double or halve it"));
+            keys.insert(1, ("+  -  Up  Down", "raise or lower it by 10 %"));
+            keys.insert(1, ("Tab", "select the next option of the link"));
         }
         if self.can_pause {
             keys.insert(1, ("p  Space", "pause; again: resume"));

@@ -82,7 +82,9 @@ pub fn display(run: &Run) -> Show {
     let is_wanted = run.shown == Shown::All && !json && !run.options.steering.plain && is_ours();
     let names: Vec<String> = run.ports.devices.iter().map(|device| shortened(device.name(), 24)).collect();
     let title = format!("linerate {} {}", run.mode.name(), names.join(" "));
-    let screen = is_wanted.then(|| Screen::enter(title, run.live.has_rate(), run.live.can_pause())).flatten();
+    let live = &run.live;
+    let screen =
+        is_wanted.then(|| Screen::enter(title, live.has_rate(), live.can_pause(), live.link().is_some())).flatten();
     Show::new(json, run.shown, screen)
 }
 
@@ -94,6 +96,7 @@ impl Observer for Show {
                 of: run.clock.seconds.map(|seconds| seconds.as_secs_f64()),
                 is_paused: run.live.is_paused(),
                 asked: run.live.asked(),
+                link: run.live.link().map_or(Vec::new(), |link| link.lines()),
             });
         }
     }

@@ -48,12 +48,16 @@ impl Run {
 
     /// Returns the run's state for programs. The counters are as for [`rates`](super::Ports::rates).
     fn state(&self, at: f64, [zero, before, now]: [&[Counters]; 3], over: f64) -> Value {
-        json!({
+        let mut state = json!({
             "seconds": (at * 1000.0).round() / 1000.0,
             "paused": self.live.is_paused(),
             "asked_mpps": self.live.asked().map(|rate| rate / 1e6),
             "ports": self.ports.rates(zero, before, now, over).iter().map(Rates::json).collect::<Vec<_>>(),
-        })
+        });
+        if let Some(link) = self.live.link() {
+            state["link"] = link.json();
+        }
+        state
     }
 }
 
