@@ -464,6 +464,35 @@ fn flows_are_spread_over_queues() {
     }
 }
 
+/// Packets that Linux cannot queue for the program are counted, also while the interface shows another count.
+#[test]
+fn the_queue_of_a_tap_overflows_visibly() {
+    let _alone = alone();
+    let host = Namespace::new("vh");
+    // An interface that exists before has a count.
+    host.script("ip tuntap add b0 mode tap && ip link set b0 txqueuelen 10 && ip address add 10.7.0.1/24 dev b0");
+    host.disable_ipv6("b0");
+    host.run("ip neighbour add 10.7.0.2 lladdr 02:00:00:00:00:02 nud permanent dev b0");
+    let dropped = || host.run("cat /sys/class/net/b0/statistics/tx_dropped").trim().parse::<u64>().unwrap();
+    let burst = || host.of(["bash", "-c", "for n in {1..50}; do echo $n >/dev/udp/10.7.0.2/9; done"]);
+    let mut counts = Vec::new();
+    for _ in 0..2 {
+        let before = dropped();
+        let mut sink = Process::start(&mut inside(&host, "sink tap:b0 --seconds 40 --count 10 --json"));
+        sink.await_error("link up");
+        sink.wait_for_threads(2);
+        sink.pause(true);
+        expect(0, &mut burst());
+        sink.pause(false);
+        let (code, said) = sink.ended();
+        let summary = summary(said.as_bytes());
+        let counted = summary["ports"][0]["drops"]["no_descriptor"].as_u64().unwrap_or_else(|| panic!("{said}"));
+        assert_eq!((code, counted), (Some(0), dropped() - before), "{said}");
+        counts.push(counted);
+    }
+    assert!(counts.iter().all(|count| *count >= 30), "{counts:?}");
+}
+
 /// Frames beyond an interface's MTU are not passed to the kernel, which would try to send them again and again.
 #[test]
 fn a_frame_beyond_the_mtu_holds_nothing_up() {

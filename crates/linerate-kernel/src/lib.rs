@@ -8,6 +8,7 @@
 //! - [`Interface`]: an interface and its current state
 //! - `bpf`, `instructions`: loading a BPF program, and assembling it
 //! - `flow`: the option `flow=`, which selects a port's packets
+//! - `interface_drops`: packets that an interface drops on transmit
 //! - `packet_socket`: the addresses of packet sockets; `option`: socket options that no crate covers
 //! - `steering`: a card's flow rules, and their removal
 //!
@@ -19,6 +20,7 @@ mod flow;
 mod host;
 mod instructions;
 mod interface;
+mod interface_drops;
 mod option;
 mod packet;
 mod packet_socket;

@@ -17,14 +17,15 @@ use linerate_core::error::{Error, ErrorKind, MORE_DESCRIPTORS, Result};
 use linerate_core::memory::Pool;
 use linerate_core::offload::{LONGEST, Offload, Segmentation};
 use linerate_core::port::{
-    self, Address, Config, DESCRIPTOR, Description, Device, FRAME_HEADERS, Link, MTU, MacAddress, Maturity, Opening,
-    PortClass, PortKind, QUEUES, QueueCounters, RING, Receive, SendFinished, Transmit,
+    self, Address, Config, DESCRIPTOR, Description, Device, Drops, FRAME_HEADERS, Link, MTU, MacAddress, Maturity,
+    Opening, PortClass, PortKind, QUEUES, QueueCounters, RING, Receive, SendFinished, Transmit,
 };
 use rustix::fs::OFlags;
 
 use super::bpf::Link as BpfLink;
 use super::capabilities;
 use super::interface::{Interface, mac_of, number, request_for};
+use super::interface_drops::TransmitDrops;
 use super::port::{KernelPort, OnInterface, Sockets, Target};
 
 /// `tap:NAME`
@@ -77,6 +78,8 @@ pub struct Tap {
     /// The kernel segments UDP datagrams (since Linux 6.2).
     supports_udp_segmentation: bool,
     attached: Option<[BpfLink; 2]>,
+    /// Packets for which the queue to the program had no room.
+    overflows: TransmitDrops,
 }
 
 /// The bits of `TUNSETOFFLOAD` that the port supports (linux/if_tun.h).
@@ -174,7 +177,8 @@ impl Tap {
         }
         let interface = Interface::open(&name)?;
         interface.set_mtu(config.options.max_frame.saturating_sub(FRAME_HEADERS).max(68))?;
-        Ok((interface, Tap { queues, supports_udp_segmentation, attached: None }))
+        let overflows = TransmitDrops::new(&interface);
+        Ok((interface, Tap { queues, supports_udp_segmentation, attached: None, overflows }))
     }
 }
 
@@ -382,6 +386,12 @@ impl Sockets for Tap {
         let (file, supports_udp_segmentation) =
             (self.queues[usize::from(queue)].clone(), self.supports_udp_segmentation);
         Ok(Box::new(TapTx { file, counters, longest: target.config.options.max_frame, supports_udp_segmentation }))
+    }
+
+    /// Counts the packets that Linux could not queue for the program. Those of an interface in another namespace are not
+    /// known.
+    fn drops(&self, interface: &Interface) -> Drops {
+        Drops { no_descriptor: self.overflows.count(interface), ..Drops::default() }
     }
 
     fn check(&self, interface: &Interface) -> Result<()> {
