@@ -16,6 +16,8 @@ mod counts;
 mod decision;
 pub mod delay;
 mod file;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod line;
 pub mod loss;
 mod parameters;

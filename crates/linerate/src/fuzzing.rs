@@ -9,6 +9,7 @@ pub use linerate_core::offload::fuzzing::offload;
 use crate::memory::{Pool, Region, RegionOptions};
 use crate::port::Options;
 pub use linerate_capture::fuzzing::capture;
+pub use linerate_link::fuzzing::link;
 pub use linerate_sim82599::fuzzing::{headers, vfio_user};
 use linerate_vale::share::RingCounts;
 
