@@ -8,7 +8,7 @@ use std::process::Command;
 use cpio::newc::{self, Builder, ModeFileType};
 
 /// Modules that tests load by name; their dependencies are added.
-const MODULES: [&str; 12] = [
+const MODULES: [&str; 15] = [
     "vfio-pci",
     "vfio_iommu_type1",
     "uio_pci_generic",
@@ -21,6 +21,9 @@ const MODULES: [&str; 12] = [
     "virtio_net",
     "virtio_pci",
     "af_packet",
+    "veth",
+    "sch_netem",
+    "tun",
 ];
 
 /// Packs the root folder. `kernel` is an unpacked kernel package, with or without modules. `programs` and `others`

@@ -27,6 +27,7 @@ pub struct Machine {
     namespace: Option<String>,
     programs: Vec<String>,
     processors: usize,
+    has_exact_time: bool,
     is_incoming: bool,
     memory: Memory,
     /// The ports for `linerate vm`; without ports, the test starts QEMU itself.
@@ -106,6 +107,7 @@ impl Machine {
             namespace: None,
             programs: Vec::new(),
             processors: 1,
+            has_exact_time: false,
             is_incoming: false,
             memory: Memory::default(),
             ports: Vec::new(),
@@ -195,6 +197,14 @@ impl Machine {
     /// Sets the number of processors.
     pub fn processors(mut self, count: usize) -> Machine {
         self.processors = count;
+        self
+    }
+
+    /// Makes the guest's clock count instructions, one per nanosecond. Times in the guest do not depend on the host's
+    /// load then, and an idle guest does not wait.
+    pub fn exact_time(mut self) -> Machine {
+        self.has_exact_time = true;
+        self.arguments(&["-icount", "shift=0,sleep=off"]);
         self
     }
 
@@ -329,7 +339,9 @@ impl Machine {
                 Memory::File => "memory-backend-file,mem-path=/dev/shm",
                 Memory::Shm => "memory-backend-shm",
             };
-            qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-M"])
+            // Instructions can be counted only in one thread.
+            let accelerator = if self.has_exact_time { "tcg,thread=single" } else { "tcg,thread=multi" };
+            qemu.args(["-accel", accelerator, "-cpu", "max", "-M"])
                 .args(["q35,kernel-irqchip=split,hpet=off,memory-backend=memory"])
                 // With one slot to plug in more memory.
                 .args(["-m", &format!("{MEMORY}M,slots=1,maxmem=1G"), "-object"])

@@ -72,21 +72,13 @@ impl CodelState {
     }
 }
 
-/// The result of [`mark`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
-    /// The packet has the mark.
-    Marked,
-    /// The packet's transport does not support marks.
-    Unsupported,
+/// Sets "congestion experienced" in the IP header of a frame (RFC 3168, 5). Returns false if the packet's transport
+/// does not support that.
+pub fn mark(frame: &mut [u8]) -> bool {
+    try_mark(frame).is_some()
 }
 
-/// Sets "congestion experienced" in the IP header of a frame (RFC 3168, 5), if its transport supports it.
-pub fn mark(frame: &mut [u8]) -> Mark {
-    try_mark(frame).unwrap_or(Mark::Unsupported)
-}
-
-fn try_mark(frame: &mut [u8]) -> Option<Mark> {
+fn try_mark(frame: &mut [u8]) -> Option<()> {
     let word = |frame: &[u8], at: usize| frame.get(at..at + 2).map(|word| u16::from_be_bytes([word[0], word[1]]));
     let mut at = 12;
     // Up to two VLAN tags.
@@ -118,7 +110,7 @@ fn try_mark(frame: &mut [u8]) -> Option<Mark> {
         }
         _ => return None,
     }
-    Some(Mark::Marked)
+    Some(())
 }
 
 #[cfg(test)]
@@ -164,7 +156,7 @@ mod tests {
     fn frames_are_marked_and_keep_their_checksum() {
         use etherparse::{IpNumber, Ipv4Header, Ipv6Header};
 
-        for (tos, marked) in [(0u8, Mark::Unsupported), (1, Mark::Marked), (0x42, Mark::Marked), (0xFF, Mark::Marked)] {
+        for (tos, marked) in [(0u8, false), (1, true), (0x42, true), (0xFF, true)] {
             for tags in 0..3 {
                 let mut header = Ipv4Header::new(8, 64, IpNumber::UDP, [10, 0, 0, 1], [10, 0, 0, 2]).unwrap();
                 header.dscp = (tos >> 2).try_into().unwrap();
@@ -178,13 +170,13 @@ mod tests {
                 assert_eq!(mark(&mut frame), marked, "{tos:#x} {tags}");
                 let (header, _) = Ipv4Header::from_slice(&frame[14 + 4 * tags..]).unwrap();
                 assert_eq!(header.header_checksum, header.calc_header_checksum(), "{tos:#x}");
-                assert_eq!(header.ecn.value(), if marked == Mark::Marked { 3 } else { tos & 3 });
+                assert_eq!(header.ecn.value(), if marked { 3 } else { tos & 3 });
             }
             let header = Ipv6Header { traffic_class: tos, ..Ipv6Header::default() };
             let mut frame = [&[0; 12][..], &[0x86, 0xDD], &header.to_bytes()].concat();
             assert_eq!(mark(&mut frame), marked);
             let (header, _) = Ipv6Header::from_slice(&frame[14..]).unwrap();
-            assert_eq!(header.traffic_class, if marked == Mark::Marked { tos | 3 } else { tos });
+            assert_eq!(header.traffic_class, if marked { tos | 3 } else { tos });
         }
     }
 
@@ -195,7 +187,7 @@ mod tests {
             frame[12..14].copy_from_slice(&[8, 0]);
             mark(&mut frame[..len]);
         }
-        assert_eq!(mark(&mut [0; 60]), Mark::Unsupported);
-        assert_eq!(mark(&mut [0x81; 60]), Mark::Unsupported);
+        assert!(!mark(&mut [0; 60]));
+        assert!(!mark(&mut [0x81; 60]));
     }
 }

@@ -21,7 +21,7 @@ use linerate_core::memory::Pool;
 use linerate_core::port::Random;
 use linerate_core::{Batch, Store, Stored, Taken};
 
-use crate::codel::{CodelState, Mark, mark};
+use crate::codel::{CodelState, mark};
 use crate::counts::{Counters, Event};
 use crate::decision::{Damage, Decision};
 use crate::loss::{Chance, Loss, Losses};
@@ -497,7 +497,7 @@ impl Line {
             return Ok(());
         }
         let stored = self.store.put(packet)?;
-        if decision.is_marked && self.store.first_bytes(&stored).is_some_and(|bytes| mark(bytes) == Mark::Marked) {
+        if decision.is_marked && self.store.first_bytes(&stored).is_some_and(mark) {
             self.counters.count(Event::Marked);
         }
         if let Some(log) = &mut self.log {
@@ -580,7 +580,7 @@ impl Line {
     /// Marks the first packet of the queue if that is wanted and possible.
     fn mark_first(&mut self, is_wanted: bool) -> bool {
         let first = self.queue.front().filter(|_| is_wanted).and_then(|first| self.store.first_bytes(&first.stored));
-        let is_marked = first.is_some_and(|bytes| mark(bytes) == Mark::Marked);
+        let is_marked = first.is_some_and(mark);
         if is_marked {
             self.counters.count(Event::Marked);
             if let Some(log) = &mut self.log {
