@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 mod copies;
+mod fifo;
 mod segments;
 mod sort;
 mod store;
@@ -11,6 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use copies::Copied;
+pub use fifo::Fifo;
 pub use segments::Segmented;
 pub use store::{Store, Stored};
 pub use taken::Taken;

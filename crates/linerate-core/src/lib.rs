@@ -31,7 +31,7 @@ pub mod ring;
 pub mod slot;
 pub mod unix_socket;
 
-pub use batch::{Batch, Store, Stored, Taken};
+pub use batch::{Batch, Fifo, Store, Stored, Taken};
 pub use error::{Error, ErrorKind, Remedy, Result};
 pub use packet::{Packet, Packets, SlotsMut};
 pub use slot::{HEADROOM, Slot};

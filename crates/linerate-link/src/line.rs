@@ -19,7 +19,7 @@ use std::time::Instant;
 use linerate_core::batch::MAX_CHAIN;
 use linerate_core::memory::Pool;
 use linerate_core::port::Random;
-use linerate_core::{Batch, Store, Stored, Taken};
+use linerate_core::{Batch, Fifo, Store, Stored, Taken};
 
 use crate::codel::{CodelState, mark};
 use crate::counts::{Counters, Event};
@@ -75,6 +75,12 @@ pub struct Line {
     /// A packet that the next one overtakes.
     overtaken: Option<Flying>,
     store: Store,
+    /// The packets of `runs`, which are neither in `flight` nor in `early`.
+    fifo: Fifo,
+    /// Packets that entered together while nothing but a constant delay was configured, in the order of arrival.
+    runs: VecDeque<Run>,
+    /// Whether nothing but a constant delay is configured.
+    is_plain: bool,
     /// Packets that have entered, but wait for room in the store.
     ready: Batch,
     pool: Arc<Pool>,
@@ -122,6 +128,13 @@ struct Flying {
     stored: Stored,
 }
 
+/// Consecutive packets of the queue that arrive at the time `due`. `number` is that of the first.
+struct Run {
+    due: u64,
+    number: u64,
+    count: usize,
+}
+
 impl Line {
     /// Creates a line at time 0 for packets of a pool. Lines with the same seed and other `stream` numbers make other
     /// decisions.
@@ -156,6 +169,9 @@ impl Line {
             number: 0,
             overtaken: None,
             store: Store::new(pool, capacity + MAX_CHAIN),
+            fifo: Fifo::new(pool, capacity),
+            runs: VecDeque::with_capacity(capacity),
+            is_plain: is_plain(parameters),
             ready,
             pool: pool.clone(),
             next_step: 0,
@@ -171,6 +187,7 @@ impl Line {
     /// Records the decisions about packets. `start` is the line's time 0.
     pub fn record(&mut self, recorder: Recorder, start: Instant) {
         self.log = Some(Box::new(Log::new(recorder, start, &self.parameters)));
+        self.is_plain = false;
     }
 
     /// Takes packets from the front of `batch`, as many as there is room for. Returns the count of slots taken.
@@ -178,6 +195,9 @@ impl Line {
         self.advance(now);
         let before = batch.len();
         self.enter_ready(now);
+        if self.is_plain && self.ready.is_empty() && self.overtaken.is_none() {
+            self.accept_run(now, batch);
+        }
         let is_of_pool = batch.is_already_of(&self.pool);
         while self.ready.is_empty() {
             if !self.has_room() {
@@ -214,12 +234,52 @@ impl Line {
         before - batch.len()
     }
 
+    /// Takes packets that have nothing but a constant delay, as many as there is room for.
+    #[inline]
+    fn accept_run(&mut self, now: u64, batch: &mut Batch) {
+        let room = self.fifo.capacity().saturating_sub(self.store.len() + self.fifo.len());
+        let count = self.fifo.put(batch, room);
+        if count == 0 {
+            return;
+        }
+        let due = now.saturating_add(self.parameters.delay.mean).max(self.last_due);
+        let number = self.number + 1;
+        self.last_due = due;
+        self.number += count as u64;
+        match self.runs.back_mut() {
+            Some(last) if last.due == due && last.number + last.count as u64 == number => last.count += count,
+            _ => self.runs.push_back(Run { due, number, count }),
+        }
+    }
+
+    /// Moves the packets of `runs` to `batch` that have arrived until `now`, and before the others in flight. Returns
+    /// whether there may be more of both.
+    #[inline]
+    fn release_runs(&mut self, now: u64, batch: &mut Batch) -> bool {
+        let other = |due: u64, number: u64| move |other: &Flying| (other.due, other.number) < (due, number);
+        while let Some(run) = self.runs.front_mut().filter(|run| run.due <= now) {
+            let is_before = other(run.due, run.number);
+            if self.flight.front().is_some_and(&is_before) || self.early.peek().is_some_and(|early| is_before(&early.0))
+            {
+                return true;
+            }
+            let count = self.fifo.move_to(run.count, batch);
+            run.count -= count;
+            run.number += count as u64;
+            if run.count > 0 {
+                return false; // the batch is full
+            }
+            self.runs.pop_front();
+        }
+        true
+    }
+
     /// Appends the packets that have arrived at the other end until `now` to `batch`, as many as fit. Returns the count
     /// of slots.
     pub fn release(&mut self, now: u64, batch: &mut Batch) -> usize {
         self.advance(now);
         let before = batch.len();
-        loop {
+        while self.release_runs(now, batch) {
             let in_order = self.flight.front().map(|first| first.due);
             let is_early = match (self.early.peek(), in_order) {
                 (Some(Reverse(early)), Some(due)) => early.due < due,
@@ -252,7 +312,8 @@ impl Line {
         let flight = self.flight.front().map(|first| first.due);
         let early = self.early.peek().map(|early| early.0.due);
         let overtaken = self.overtaken.as_ref().map(|overtaken| overtaken.due.saturating_add(OVERTAKEN_WITHIN));
-        [sent, flight, early, overtaken].into_iter().flatten().min()
+        let run = self.runs.front().map(|run| run.due);
+        [sent, flight, early, overtaken, run].into_iter().flatten().min()
     }
 
     /// Lets a packet arrive at its time that waits for another packet to overtake it.
@@ -277,6 +338,7 @@ impl Line {
         }
         self.set_pace(parameters.pace.clone(), now);
         self.parameters = Parameters { seed, packets, ..parameters.clone() };
+        self.is_plain = is_plain(parameters) && self.log.is_none();
         self.shorten_delays(now);
         self.note_change(now);
         self.advance(now);
@@ -299,6 +361,7 @@ impl Line {
         let latest = now.saturating_add(longest);
         self.queue.iter_mut().for_each(|queued| queued.delay = queued.delay.min(longest));
         self.flight.iter_mut().for_each(|flying| flying.due = flying.due.min(latest));
+        self.runs.iter_mut().for_each(|run| run.due = run.due.min(latest));
         self.overtaken.iter_mut().for_each(|flying| flying.due = flying.due.min(latest));
         let shortened = |Reverse(flying): Reverse<Flying>| Reverse(Flying { due: flying.due.min(latest), ..flying });
         self.early = std::mem::take(&mut self.early).into_iter().map(shortened).collect();
@@ -317,17 +380,17 @@ impl Line {
 
     /// Returns the count of slots in the line.
     pub fn held(&self) -> usize {
-        self.store.len() + self.ready.len()
+        self.store.len() + self.fifo.len() + self.ready.len()
     }
 
     /// Returns the count of buffers in the line, including free ones that have not been returned to the pool.
     pub fn buffers(&self) -> usize {
-        self.store.buffers() + self.ready.len() + self.ready.cached()
+        self.store.buffers() + self.fifo.len() + self.ready.len() + self.ready.cached()
     }
 
     /// Returns whether there is room for any packet and its duplicate.
     fn has_room(&mut self) -> bool {
-        let has_room = self.store.capacity() - self.store.len() >= MAX_CHAIN;
+        let has_room = self.store.capacity().saturating_sub(self.store.len() + self.fifo.len()) >= MAX_CHAIN;
         if !has_room && !self.is_stalled {
             self.is_stalled = true;
             self.counters.count(Event::Stalled);
@@ -671,7 +734,8 @@ impl Drop for Line {
     fn drop(&mut self) {
         let [held, queued] = self.reported;
         self.counters.hold([held, 0], [queued, 0]);
-        let waiting = self.queue.len() + self.flight.len() + self.early.len() + usize::from(self.overtaken.is_some());
+        let flying = self.flight.len() + self.early.len() + self.fifo.len() + usize::from(self.overtaken.is_some());
+        let waiting = self.queue.len() + flying;
         self.counters.add(Event::InFlight, (waiting + self.ready.packets().count()) as u64);
     }
 }
@@ -691,6 +755,16 @@ impl Faults {
     fn change_packets(&self) -> bool {
         [self.corrupt, self.truncate, self.duplicate].iter().any(|chance| chance.is_possible())
     }
+}
+
+/// Returns whether nothing but a constant delay is configured, so that packets need no decisions.
+fn is_plain(parameters: &Parameters) -> bool {
+    let Parameters { delay, keeps_order, loss, bit_errors, pace, schedule, play, .. } = parameters;
+    let is_lossless = *loss == Loss::None && *bit_errors == 0.0;
+    let faults = Faults::of(parameters);
+    let is_faultless = !faults.change_packets() && !faults.reorder.is_possible();
+    let is_fast = pace.is_none() && schedule.is_none() && play.is_none();
+    is_lossless && is_faultless && is_fast && *keeps_order && delay.jitter.is_none()
 }
 
 /// Returns the probability of holding a packet back so that `wanted` of all packets are overtaken. At most half can be,
