@@ -8,7 +8,7 @@ use std::process::Command;
 use cpio::newc::{self, Builder, ModeFileType};
 
 /// Modules that tests load by name; their dependencies are added.
-const MODULES: [&str; 15] = [
+const MODULES: [&str; 14] = [
     "vfio-pci",
     "vfio_iommu_type1",
     "uio_pci_generic",
@@ -21,7 +21,6 @@ const MODULES: [&str; 15] = [
     "virtio_net",
     "virtio_pci",
     "af_packet",
-    "veth",
     "sch_netem",
     "tun",
 ];

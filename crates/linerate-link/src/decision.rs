@@ -7,6 +7,9 @@ use crate::counts::Event;
 /// The first line of a recording.
 pub const COLUMNS: &str = "way,packet,time_ns,bytes,fate,queue_ns,delay_ns,notes";
 
+/// The names of the directions in a recording: packets from A to B or from a port, and packets in the other direction.
+pub const WAYS: [&str; 2] = ["forward", "back"];
+
 /// The decision about one packet. The default lets it arrive immediately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Decision {

@@ -4,9 +4,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
 
-use crate::decision::{COLUMNS, Damage, Decision, Row};
+use crate::decision::{COLUMNS, Damage, Decision, Row, WAYS};
 use crate::file;
-use crate::record::WAYS;
 
 /// The longest recording, in bytes: some 20 million packets.
 const LONGEST: u64 = 1 << 30;

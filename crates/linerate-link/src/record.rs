@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::counts::Event;
-use crate::decision::{COLUMNS, Damage, Decision, Row};
+use crate::decision::{COLUMNS, Damage, Decision, Row, WAYS};
 use crate::parameters::Parameters;
 
 /// The most rows that wait for the thread, some 6 MiB.
@@ -26,9 +26,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// How many bytes a write to the file has, about.
 const BUFFER: usize = 8192;
-
-/// The names of the directions in a recording: packets from A to B or from a port, and packets in the other direction.
-pub const WAYS: [&str; 2] = ["forward", "back"];
 
 /// Writes a recording. Dropping it completes the file.
 pub struct Recorder {
