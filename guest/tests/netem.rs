@@ -22,14 +22,14 @@ fn round_trips(guest: &mut Guest, prefix: &str, address: &str) -> Vec<f64> {
     times
 }
 
-/// Returns the greatest distance between the distribution functions of two sorted samples, and its limit for p = 0.001
+/// Returns the greatest distance between the distribution functions of two sorted samples, and its limit for p = 0.00001
 /// (Kolmogorov and Smirnov).
 fn distance(one: &[f64], other: &[f64]) -> (f64, f64) {
     let below =
         |samples: &[f64], value: f64| samples.partition_point(|sample| *sample <= value) as f64 / samples.len() as f64;
     let greatest = one.iter().chain(other).map(|value| (below(one, *value) - below(other, *value)).abs());
     let (n, m) = (one.len() as f64, other.len() as f64);
-    (greatest.fold(0.0, f64::max), 1.95 * ((n + m) / (n * m)).sqrt())
+    (greatest.fold(0.0, f64::max), 2.47 * ((n + m) / (n * m)).sqrt())
 }
 
 /// Starts a link, and connects two networks of the guest with it. Returns the prefix for commands in the first.
