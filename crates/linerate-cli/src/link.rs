@@ -61,7 +61,8 @@ const PLAY: &str = "play";
 impl Args for LinkOptions {
     fn augment_args(command: Command) -> Command {
         let arg = |name: &'static str, help| Arg::new(name).long(name).help(help).help_heading("Link");
-        let file = |name, help| arg(name, help).value_name("FILE").value_parser(clap::value_parser!(PathBuf));
+        let path = clap::value_parser!(PathBuf);
+        let file = |name, help| arg(name, help).value_name("FILE").value_parser(path.clone()).conflicts_with("COMMAND");
         let command = LINK.options.iter().fold(command, |command, option| {
             let arg = arg(option.name, option.help);
             command.arg(match option.value {
@@ -114,15 +115,16 @@ impl LinkOptions {
     /// Returns the name of a port over this link, whose other end is a command's interface. The first values are for
     /// packets from the command, so to the port.
     pub fn around(&self, port: &str) -> String {
-        let has_back = |name: &str| self.0.iter().any(|(other, _)| other.strip_suffix("-back") == Some(name));
-        let options = self.0.iter().map(|(name, value)| match (name.strip_suffix("-back"), value.split_once('/')) {
-            (Some(forth), _) => format!("{forth}={value}"),
-            (None, _) if has_back(name) => format!("{name}-back={value}"),
-            (None, Some((forth, back))) if !["trace", "schedule", "distribution"].contains(name) => {
-                format!("{name}={back}/{forth}")
-            }
-            _ => format!("{name}={value}"),
-        });
+        let has_back = |name: &str| self.options.iter().any(|(other, _)| other.strip_suffix("-back") == Some(name));
+        let options =
+            self.options.iter().map(|(name, value)| match (name.strip_suffix("-back"), value.split_once('/')) {
+                (Some(forth), _) => format!("{forth}={value}"),
+                (None, _) if has_back(name) => format!("{name}-back={value}"),
+                (None, Some((forth, back))) if !["trace", "schedule", "distribution"].contains(name) => {
+                    format!("{name}={back}/{forth}")
+                }
+                _ => format!("{name}={value}"),
+            });
         let options = options.collect::<Vec<_>>().join("&");
         let mark = if port.contains('?') { '&' } else { '?' };
         if options.is_empty() { format!("link:{port}") } else { format!("link:{port}{mark}{options}") }

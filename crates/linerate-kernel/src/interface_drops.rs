@@ -39,6 +39,11 @@ impl TransmitDrops {
         TransmitDrops { socket, at_start, last: AtomicU64::new(at_start) }
     }
 
+    /// Counts nothing: the interface is in another namespace.
+    pub fn unknown() -> TransmitDrops {
+        TransmitDrops { socket: None, at_start: 0, last: AtomicU64::new(0) }
+    }
+
     /// Returns the count since the interface was opened.
     pub fn count(&self, interface: &Interface) -> u64 {
         let now = self.socket.as_ref().filter(|_| interface.check().is_ok());

@@ -160,7 +160,8 @@ impl Tap {
         rustix::fs::fcntl_setfl(&file, OFlags::NONBLOCK).map_err(|error| refused(&error))?;
         let queues = vec![Arc::new(file)];
         let interface = Interface::elsewhere(name)?;
-        let tap = Tap { queues, supports_udp_segmentation, attached: None };
+        let overflows = TransmitDrops::unknown();
+        let tap = Tap { queues, supports_udp_segmentation, attached: None, overflows };
         OnInterface::port(Target { interface, config }, tap, true)
     }
 
