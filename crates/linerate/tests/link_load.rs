@@ -61,6 +61,7 @@ impl Bench {
                 }
                 assert!(batches.iter().all(Batch::is_empty), "the thread ends with packets");
             });
+            let _end = EndOnDrop(&is_over);
             load(links, &turns);
             self.cards.iter().for_each(|card| card.finish_wire());
             let deadline = Deadline::begin();
@@ -75,7 +76,6 @@ impl Bench {
                 }
                 std::thread::yield_now();
             }
-            is_over.store(true, Ordering::Relaxed);
         });
         let counts = Counts::of(&self.cards, &self.links, &self.ports);
         for (card, (rx, tx)) in self.cards.iter().zip(queues) {
@@ -86,6 +86,15 @@ impl Bench {
         drop(self.ports);
         assert_eq!(self.pool.available(), BUFFERS, "buffers are missing");
         counts
+    }
+}
+
+/// Ends the forwarding thread, also if a check fails.
+struct EndOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
