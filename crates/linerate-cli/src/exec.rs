@@ -279,7 +279,11 @@ impl Session {
                 let _ = child.wait();
                 return Err(refused::explain(step, &relay::error_of(errno, text), place.user.is_some()));
             }
-            _ => return Err(Error::new(ErrorKind::System, "", "the process in the namespaces has ended")),
+            _ => {
+                let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+                let why = format!("the process in the namespaces has ended ({status})");
+                return Err(Error::new(ErrorKind::System, "", why));
+            }
         };
         let relay = Relay::start(ours).map_err(failed("signalfd"))?;
         Ok(Session { relay, child, taps })

@@ -135,7 +135,7 @@ enum Command {
         #[command(flatten)]
         options: Box<RunOptions>,
         /// Run this command, whose network is at the far end of the link
-        #[arg(last = true, id = "COMMAND", value_name = "COMMAND")]
+        #[arg(last = true, id = "COMMAND", value_name = "COMMAND", conflicts_with_all = ["RunOptions", "Steering"])]
         command: Vec<OsString>,
     },
     /// Run a command whose network interfaces are ports, without root

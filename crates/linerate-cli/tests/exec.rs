@@ -463,6 +463,12 @@ fn what_prevents_it_is_named() {
         let said = text(&expect(2, &mut user.exec("null:", options, &["true"])).stderr);
         assert!(said.contains(part), "{options}: {said}");
     }
+    // Options of a link between two ports.
+    for option in ["--mtu=9000", "--seconds=1", "--control=socket", "--record=file", "--count=1"] {
+        let words = [&*user.path(), "link", option, "--port", "null:", "--", "true"];
+        let said = text(&expect(2, &mut user.command(words)).stderr);
+        assert!(said.contains("cannot be used with"), "{option}: {said}");
+    }
 }
 
 /// Runs the command with a filter that forbids namespaces, as Docker's does, and returns its messages.

@@ -317,7 +317,8 @@ mod tests {
     }
 
     const OFFER: &str = "350102 36040a000001 ff";
-    const ACK: &str = "00 350105 36040a000001 0104ffffff00 0308 0a000001 0a000002 0608 00000000 0a000035 330400000e10 ff";
+    const ACK: &str =
+        "00 350105 36040a000001 0104ffffff00 0308 0a000001 0a000002 0608 00000000 0a000035 330400000e10 ff";
 
     #[test]
     fn an_address_is_offered_requested_and_granted() {
