@@ -25,21 +25,24 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use linerate::link::Link;
 use linerate::port::{PortClass, PortName, switch_and_port};
 use linerate::{Error, ErrorKind, Remedy};
+use nix::sys::signal::{SigSet, Signal};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use self::channel::{Channel, MOST_INTERFACES, Network, Reply, Setup, UserIds};
+use self::channel::{Channel, Inherited, MOST_INTERFACES, Network, Reply, Setup, UserIds};
 use self::claim::Subnet;
-use self::relay::{End, Relay, die_of};
+use self::relay::{End, Relay, die_of, set_ignored};
 use self::uplink::Uplink;
 use crate::error::with_hint;
 use crate::fwd;
 use crate::grammar::usage;
 use crate::host::{AddressSource, HostOptions, host_address};
+use crate::inherited::{closed_streams, ignored_signals};
 use crate::options::{LONGEST_MTU, RunOptions, Wait, whole};
 use crate::run::{Mode, Run};
-use crate::signals::interrupts;
+use crate::signals::{ignore_file_size, interrupts};
 use crate::terminal::keep_quiet;
 use crate::user::User;
 
@@ -131,20 +134,20 @@ impl Mode for Commanded {
 
 /// Runs the command of `linerate exec`.
 pub fn run(asked: &Exec) -> ExitCode {
-    run_at(&asked.ports, &asked.place, &asked.command, |port| port.to_string())
+    run_at(&asked.ports, &asked.place, &asked.command, None)
 }
 
 /// Runs a command whose network is the port's, or the one around it, over a link. Its addresses are those of that
 /// network, or of a small private network.
-pub fn run_over(link: impl Fn(&str) -> String, port: Option<&str>, command: &[OsString]) -> ExitCode {
+pub fn run_over(link: (Link, usize), port: Option<&str>, command: &[OsString]) -> ExitCode {
     let net = port.map(|_| Subnet::default());
     let place = Place { net, mtu: 1500, ..Place::default() };
-    run_at(&port.map(str::to_string).into_iter().collect::<Vec<_>>(), &place, command, link)
+    run_at(&port.map(str::to_string).into_iter().collect::<Vec<_>>(), &place, command, Some(link))
 }
 
-/// Runs a command with interfaces at these ports, or, without any, at the network around it. `wrap` returns the name of
-/// the port to open for each. Returns, or ends by, what ended the command.
-fn run_at(ports: &[String], place: &Place, command: &[OsString], wrap: impl Fn(&str) -> String) -> ExitCode {
+/// Runs a command with interfaces at these ports, or, without any, at the network around it; over a link with its number
+/// of buffers, if given. Returns, or ends by, what ended the command.
+fn run_at(ports: &[String], place: &Place, command: &[OsString], link: Option<(Link, usize)>) -> ExitCode {
     let mut place = place.clone();
     if ports.is_empty() && place.address.is_empty() && place.net.is_none() {
         place.address = vec![Addresses(vec![AddressSource::Dhcp])];
@@ -153,10 +156,12 @@ fn run_at(ports: &[String], place: &Place, command: &[OsString], wrap: impl Fn(&
         say(&format!("linerate exec: {}", with_hint(error)));
         ExitCode::from(FAILED)
     };
-    place.check(ports.len().max(1));
+    place.check(ports.len());
     if !place.verbose {
         keep_quiet();
     }
+    // Children are awaited, whatever the process has inherited.
+    set_ignored(Signal::SIGCHLD, false);
     let (mut ports, mut uplink) = (ports.to_vec(), None);
     if ports.is_empty() {
         match Uplink::start(place.verbose) {
@@ -164,21 +169,23 @@ fn run_at(ports: &[String], place: &Place, command: &[OsString], wrap: impl Fn(&
             Err(error) => return fail(&error),
         }
     }
-    let ports: Vec<String> = ports.iter().map(|port| wrap(port)).collect();
     let (ports, place) = (&ports.iter().map(String::as_str).collect::<Vec<_>>()[..], &place);
     let mut session = match Session::enter(ports, place, command) {
         Ok(session) => session,
         Err(error) => return fail(&error),
     };
-    let socket = uplink.map(|Uplink { mut passt, socket }| {
+    let mut socket = None;
+    let mut watched = Ok(());
+    if let Some(Uplink { mut passt, socket: ours }) = uplink {
+        socket = Some(ours);
         let relay = session.relay.clone();
-        std::thread::spawn(move || {
+        let wait = move || {
             let status = passt.wait();
             relay.uplink_ended(status.map_or_else(|error| error.to_string(), |status| status.to_string()));
-        });
-        socket
-    });
-    let outcome = session.serve(ports, place);
+        };
+        watched = std::thread::Builder::new().spawn(wait).map(drop).map_err(Error::thread);
+    }
+    let outcome = watched.and_then(|()| session.serve(ports, place, link));
     drop(socket);
     let Session { relay, mut child, .. } = session;
     relay.take_terminal_back();
@@ -203,7 +210,8 @@ fn run_at(ports: &[String], place: &Place, command: &[OsString], wrap: impl Fn(&
         },
         (_, Some(End::Interrupted(signal))) => end_by(*signal),
         (_, Some(End::NoUplink(status))) => {
-            let why = format!("passt has ended ({status}): does this network have a default route?");
+            let route = if status.contains("exit") { ": does this network have a default route?" } else { "" };
+            let why = format!("passt has ended ({status}){route}");
             let remedy = "see its message: passt --foreground; or give a port: --port PORT";
             fail(&Error::new(ErrorKind::Unusable, "", why).with_remedy(Remedy::Step(remedy.into())))
         }
@@ -226,6 +234,10 @@ fn end_by(signal: i32) -> ExitCode {
 impl Place {
     /// Ends the program if the options contradict each other.
     fn check(&self, ports: usize) {
+        if self.net.is_some() && ports == 0 {
+            usage("--net needs a --port: without one, passt grants the address of the network around");
+        }
+        let ports = ports.max(1);
         if ports > MOST_INTERFACES {
             usage(&format!("a command has at most {MOST_INTERFACES} interfaces"));
         }
@@ -241,6 +253,13 @@ impl Place {
         let bare = self.address.iter().flat_map(|Addresses(all)| all).find_map(|source| source.without_length());
         if let Some(bare) = bare {
             usage(&format!("--address {bare} has no prefix length: append /24, for example, or /64 for IPv6"));
+        }
+        let all = || self.address.iter().flat_map(|Addresses(all)| all);
+        if let Some(wrong) = all().find_map(|source| source.of_no_host()) {
+            usage(&format!("--address {wrong} is the network's address, or its broadcast address"));
+        }
+        if self.mtu < 1280 && all().any(|source| !source.is_ipv4()) {
+            usage("IPv6 needs --mtu 1280 or more (RFC 8200, section 5)");
         }
     }
 }
@@ -264,13 +283,16 @@ impl Session {
         let number = theirs.inheritable().map_err(failed("fcntl"))?;
         let mut again = Command::new("/proc/self/exe");
         again.arg0(inside::PROGRAM).arg(number.to_string()).args(command);
-        let mut child = again.spawn().map_err(failed("starting /proc/self/exe"))?;
+        let mut child = again.spawn().map_err(failed("starting /proc/self/exe (/proc must be mounted)"))?;
         drop(theirs);
+        // Not for the command: a file that cannot grow is an error here.
+        ignore_file_size();
         let has = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
         let setup = Setup {
             has_user_namespace: !has.contains(CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN),
             interfaces: (0..ports.len()).map(|number| format!("eth{number}")).collect(),
             mtu: place.mtu.into(),
+            inherited: inherited(),
         };
         ours.send(&setup, &[]).map_err(failed("sendmsg"))?;
         let taps = match ours.receive::<Reply>().map_err(failed("recvmsg"))? {
@@ -290,13 +312,15 @@ impl Session {
     }
 
     /// Opens the ports, starts the command, and forwards packets until it ends.
-    fn serve(&mut self, ports: &[&str], place: &Place) -> Result<(), Error> {
+    fn serve(&mut self, ports: &[&str], place: &Place, link: Option<(Link, usize)>) -> Result<(), Error> {
         // A link decides about each packet, so it gets none that stands for several.
-        let is_link = ports.iter().any(|port| linerate::parse(port).is_ok_and(|port| port.is_wrapper()));
+        let is_link =
+            link.is_some() || ports.iter().any(|port| linerate::parse(port).is_ok_and(|port| port.is_wrapper()));
         let options = RunOptions {
             mtu: place.mtu.max(RunOptions::default().mtu),
             wait: Some(Wait::Adaptive),
             offloads: !is_link,
+            held_buffers: link.as_ref().map_or(0, |(_, buffers)| *buffers),
             ..RunOptions::default()
         };
         let taps: Vec<String> =
@@ -308,6 +332,12 @@ impl Session {
         // The port has its own descriptor.
         self.taps.clear();
         let network = place.network(&mut run, ports)?;
+        // Only now: the packets of DHCP are not the command's.
+        if let Some((link, _)) = link
+            && let Some(port) = run.ports.devices.pop()
+        {
+            run.ports.devices.push(port.wrapped(link));
+        }
         fwd::start_unchanged(&mut run, &options)?;
         let sleeps_when_idle = run.sleeps_when_idle();
         run.threads.start(&options, &run.ports, sleeps_when_idle, &run.live.paused())?;
@@ -355,6 +385,14 @@ impl Session {
             }
         }
     }
+}
+
+/// Returns the state that the command inherits.
+fn inherited() -> Inherited {
+    let [ignored, defaults] = ignored_signals();
+    let blocked =
+        SigSet::thread_get_mask().map_or_else(|_| Vec::new(), |set| set.iter().map(|signal| signal as i32).collect());
+    Inherited { blocked, ignored, defaults, closed_streams: closed_streams().collect() }
 }
 
 /// Refuses a port of a switch that no server has: another process could not reach it, and the command would be alone.

@@ -78,7 +78,17 @@ impl AddressSource {
         }
     }
 
-    fn is_ipv4(self) -> bool {
+    /// Returns a given IPv4 address that is that of its network, or the broadcast address there.
+    pub fn of_no_host(self) -> Option<IpAddr> {
+        let AddressSource::Fixed(Address { address: IpAddr::V4(address), length: Some(length @ 0..31) }) = self else {
+            return None;
+        };
+        let host = address.to_bits() & (u32::MAX >> length);
+        (host == 0 || host == u32::MAX >> length).then_some(address.into())
+    }
+
+    /// Returns whether it is an IPv4 address.
+    pub fn is_ipv4(self) -> bool {
         match self {
             AddressSource::Fixed(own) => own.address.is_ipv4(),
             AddressSource::Dhcp => true,

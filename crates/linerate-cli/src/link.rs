@@ -112,22 +112,15 @@ impl LinkOptions {
         of_direction_or_play(&options, direction, class, play)
     }
 
-    /// Returns the name of a port over this link, whose other end is a command's interface. The first values are for
-    /// packets from the command, so to the port.
-    pub fn around(&self, port: &str) -> String {
-        let has_back = |name: &str| self.options.iter().any(|(other, _)| other.strip_suffix("-back") == Some(name));
-        let options =
-            self.options.iter().map(|(name, value)| match (name.strip_suffix("-back"), value.split_once('/')) {
-                (Some(forth), _) => format!("{forth}={value}"),
-                (None, _) if has_back(name) => format!("{name}-back={value}"),
-                (None, Some((forth, back))) if !["trace", "schedule", "distribution"].contains(name) => {
-                    format!("{name}={back}/{forth}")
-                }
-                _ => format!("{name}={value}"),
-            });
-        let options = options.collect::<Vec<_>>().join("&");
-        let mark = if port.contains('?') { '&' } else { '?' };
-        if options.is_empty() { format!("link:{port}") } else { format!("link:{port}{mark}{options}") }
+    /// Returns a link around a port whose other end is a command's interface, and the buffers that it holds. The first
+    /// values are for packets from the command, so to the port. Ends the program if an option is wrong.
+    pub fn around(&self) -> (Link, usize) {
+        let parameters = [Direction::ToPort, Direction::FromPort].map(|values| {
+            let refused = |refused: Refused| usage(&format!("--{}: {}", refused.option, refused.why));
+            self.of_direction(values, PortClass::Peer, None).unwrap_or_else(refused)
+        });
+        let held_buffers = parameters.iter().map(reserved).sum();
+        (Link::new(parameters), held_buffers)
     }
 
     /// Returns the options without a number of packets, so that it is computed.

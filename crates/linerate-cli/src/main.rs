@@ -22,6 +22,7 @@
 //! - `live`: requests from keys and the control socket, and the full-screen view
 //! - `rates`: an interval of a run; `show`: intervals and the summary as lines; `terminal`: notes, held back during the
 //!   full-screen view
+//! - `inherited`: streams and signals that the process has inherited
 //! - `messages`: the library's messages on stderr; `signals`: the signals that end a run
 //! - `quantiles`: quantiles of times; `profile`: a forwarder's cycles by part; `tune`: `--batch auto`; `user`: giving up root's
 //!   privileges
@@ -39,6 +40,7 @@ mod fwd;
 mod generate;
 mod grammar;
 mod host;
+mod inherited;
 mod latency;
 mod limits;
 mod line_rate;
@@ -330,7 +332,7 @@ fn main() -> ExitCode {
     match &cli.command {
         Command::Exec(exec) => return exec::run(exec),
         Command::Link { link, port, command, .. } if !command.is_empty() => {
-            return exec::run_over(|port| link.around(port), port.as_deref(), command);
+            return exec::run_over(link.around(), port.as_deref(), command);
         }
         _ => {}
     }

@@ -3,12 +3,12 @@
 use std::io::{ErrorKind, IsTerminal, StdoutLock, Write, stdout};
 use std::process::ExitCode;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use linerate::port::Drops;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Map, Value, json};
 
+use crate::inherited::closed_streams;
 use crate::live::Screen;
 use crate::rates::{Tick, causes_in_words, scaled, shortened};
 use crate::signals::interrupts;
@@ -164,24 +164,6 @@ pub fn time(seconds: f64) -> String {
     }
 }
 
-/// Standard output was closed when the process began (`>&-`).
-static CLOSED: AtomicBool = AtomicBool::new(false);
-
-/// Checks before `main`, as Rust's runtime opens `/dev/null` in place of a closed standard output.
-#[allow(unsafe_code)]
-// SAFETY: the C library calls the functions of this section once each, with arguments that this one ignores, before
-// `main`; it uses neither Rust's runtime nor memory.
-#[unsafe(link_section = ".init_array")]
-#[used]
-static CHECK_STDOUT: extern "C" fn() = {
-    extern "C" fn check_stdout() {
-        // SAFETY: the call only reads a descriptor's flags, and fails if it is not open.
-        let flags = unsafe { libc::fcntl(1, libc::F_GETFD) };
-        CLOSED.store(flags < 0, Ordering::Relaxed);
-    }
-    check_stdout
-};
-
 /// The first failure to write to standard output.
 static UNWRITTEN: OnceLock<String> = OnceLock::new();
 
@@ -223,7 +205,7 @@ pub fn print(text: &str) {
 
 /// Returns whether the command was started without standard output.
 pub fn is_closed() -> bool {
-    CLOSED.load(Ordering::Relaxed)
+    closed_streams().any(|stream| stream == 1)
 }
 
 /// Returns the command's exit code: `code`, or a failure if standard output could not be written.

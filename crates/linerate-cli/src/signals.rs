@@ -92,7 +92,7 @@ pub fn catch() {
 /// Ignores SIGXFSZ, which would end the process when a file reaches the size limit (`ulimit -f`). The write then fails,
 /// as on a full disk.
 #[allow(unsafe_code)]
-fn ignore_file_size() {
+pub fn ignore_file_size() {
     // SAFETY: no handler is installed, and no other thread changes signals.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }

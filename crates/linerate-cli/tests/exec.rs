@@ -114,6 +114,33 @@ fn a_command_behaves_as_under_env() {
         // The shell's and env's messages have their names.
         assert_eq!(err.is_empty(), wanted_err.is_empty(), "{words:?}: {err}; {wanted_err}");
     }
+    // Closed streams, blocked and ignored signals; a script without "#!".
+    let script = user.folder.path("script");
+    std::fs::write(&script, "echo ran\n").unwrap();
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    // Without signals 32 and above: posix_spawn(3) of the C library ignores two that it uses itself.
+    let state = "ls -l /proc/self/fd/0 /proc/self/fd/1 2>/dev/null | wc -l >&3; \
+                 sed -nE 's/^(Sig(Blk|Ign):).*(.{8})$/\\1\\3/p' /proc/self/status >&3";
+    const BLOCK: &str = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1]); \
+                         [signal.signal(one, signal.SIG_IGN) for one in (signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE)]; \
+                         os.execvp(sys.argv[1], sys.argv[1:])";
+    let through = |line: &str, command: &Command| {
+        let _ = std::fs::remove_file(&file);
+        let words = command.get_args().map(|word| word.to_str().unwrap());
+        let mut whole = user.command(["bash", "-c", &format!("exec 3>'{file}'; exec {line}"), "bash"]);
+        let output = whole.args(words.skip(3)).output_in_time().unwrap();
+        (output.status.code(), text(&output.stdout), std::fs::read_to_string(&file).unwrap_or_default())
+    };
+    for (line, words) in [
+        ("\"$@\"", &[&*script][..]),
+        ("\"$@\" <&- >&-", &["sh", "-c", state]),
+        ("\"$@\" >&-", &["sh", "-c", "echo lost"]),
+        (&format!("python3 -c '{BLOCK}' \"$@\""), &["sh", "-c", state]),
+        (&format!("python3 -c '{BLOCK}' \"$@\""), &["sh", "-c", "exit 5"]),
+    ] {
+        let under = through(line, &user.command(["env"].iter().chain(words)));
+        assert_eq!(through(line, &user.exec("null:", "", words)), under, "{line} {words:?}");
+    }
     let (code, said) = (125, text(&expect(125, &mut user.exec("sim:0?nosuch=1", "", &["true"])).stderr));
     assert!(said.starts_with("linerate exec: sim:0: ") || said.contains("nosuch"), "{code}: {said}");
 }
@@ -421,6 +448,11 @@ fn links_nest_around_the_network() {
         let output = near.of(prefix.iter().chain(words)).output_in_time().unwrap();
         (text(&output.stdout), text(&output.stderr))
     };
+    // passt counts padding as data, and then repeats what was received.
+    std::fs::write(user.folder.path("large"), vec![7; 3 << 20]).unwrap();
+    let large = ["curl", "-sf", "-m", "60", "-o", "/dev/null", "-w", "%{size_download}", "http://10.78.0.1/large"];
+    let (said, errors) = run(&[&[&*path, "exec", "--"], &large[..]].concat());
+    assert_eq!(said, (3 << 20).to_string(), "{errors}");
     let curl = ["curl", "-sf", "-m", "60", "-w", "%{time_connect}", "http://10.78.0.1/"];
     let (said, errors) = run(&[&[&*path, "exec", "--"], &curl[..]].concat());
     assert!(said.starts_with("it works"), "{said}{errors}");
@@ -459,10 +491,16 @@ fn what_prevents_it_is_named() {
         ("--net --address 10.0.0.1/24", "--net is for one interface"),
         ("--user daemon", "--user needs root"),
         ("--net=10.0.0.0/31", "8 to 30 bits"),
+        ("--address 10.0.0.255/24", "its broadcast address"),
+        ("--mtu 1000 --address fd00::1/64", "IPv6 needs --mtu 1280"),
     ] {
         let said = text(&expect(2, &mut user.exec("null:", options, &["true"])).stderr);
         assert!(said.contains(part), "{options}: {said}");
     }
+    let said = text(&expect(2, &mut user.command([&*user.path(), "exec", "--net", "--", "true"])).stderr);
+    assert!(said.contains("--net needs a --port"), "{said}");
+    let said = text(&expect(2, &mut user.command([&*user.path(), "link", "--delay", "20", "--", "true"])).stderr);
+    assert!(said.contains("--delay: "), "{said}");
     // Options of a link between two ports.
     for option in ["--mtu=9000", "--seconds=1", "--control=socket", "--record=file", "--count=1"] {
         let words = [&*user.path(), "link", option, "--port", "null:", "--", "true"];

@@ -29,6 +29,18 @@ pub struct Setup {
     /// The interfaces' names, and their MTU.
     pub interfaces: Vec<String>,
     pub mtu: usize,
+    pub inherited: Inherited,
+}
+
+/// The state that the command inherits, and the processes before it change.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Inherited {
+    /// The blocked signals.
+    pub blocked: Vec<i32>,
+    pub ignored: Vec<i32>,
+    /// Signals with the default action.
+    pub defaults: Vec<i32>,
+    pub closed_streams: Vec<i32>,
 }
 
 /// A request to the process in the namespaces.

@@ -2,15 +2,19 @@
 //! left behind. If `linerate exec` ends, this process
 //! ends, too, and the kernel ends all others (pid_namespaces(7)).
 
-use std::ffi::OsString;
-use std::io;
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::process;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::unistd::{Gid, Pid, Uid, setgroups, setresgid, setresuid};
+use nix::unistd::{ForkResult, Gid, Pid, Uid, setgroups, setresgid, setresuid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::{MountFlags, mount};
 use rustix::process::{WaitOptions, WaitStatus, wait};
@@ -19,8 +23,10 @@ use rustix::thread::{
     set_keep_capabilities,
 };
 
-use super::channel::{Channel, Reply, Request, Step, UserIds};
+use super::channel::{Channel, Inherited, Reply, Request, Step, UserIds};
+use super::inside::fork;
 use super::network;
+use super::relay::set_ignored;
 
 /// Capabilities in the command's network: to change interfaces and addresses, to capture, and to listen at ports below
 /// 1,024.
@@ -38,8 +44,7 @@ const POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 pub struct Command {
     pub words: Vec<OsString>,
     pub user: Option<UserIds>,
-    /// Its signal mask.
-    pub mask: SigSet,
+    pub inherited: Inherited,
 }
 
 /// Runs the command until it ends.
@@ -61,14 +66,8 @@ fn serve(channel: &Channel, command: &Command) -> io::Result<()> {
     let mut children = SigSet::empty();
     children.add(Signal::SIGCHLD);
     let signals = SignalFd::with_flags(&children, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    // The command inherits the mask that linerate was started with. The first process of a namespace ignores signals
-    // without a handler meanwhile.
-    let (first, rest) = command.words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    command.mask.thread_set_mask()?;
-    let started = process::Command::new(first).args(rest).spawn();
-    SigSet::all().thread_block()?;
-    let child = match started {
-        Ok(child) => Pid::from_raw(child.id() as i32),
+    let child = match start(command) {
+        Ok(child) => child,
         Err(error) => return channel.send(&Reply::NotStarted(error.raw_os_error().unwrap_or(0)), &[]),
     };
     let status = loop {
@@ -97,6 +96,48 @@ fn serve(channel: &Channel, command: &Command) -> io::Result<()> {
         channel.send(&Reply::Unsent(left), &[])?;
     }
     channel.send(&Reply::Ended(status.as_raw()), &[])
+}
+
+/// Starts the command as execvp(3) does, so that scripts without `#!` run, too. `std::process::Command` would change its
+/// signals and streams.
+fn start(command: &Command) -> io::Result<Pid> {
+    let words = command.words.iter().map(|word| CString::new(word.as_bytes())).collect::<Result<Vec<_>, _>>()?;
+    let first = words.first().ok_or(io::ErrorKind::InvalidInput)?;
+    let (ours, theirs) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+    match fork()? {
+        ForkResult::Parent { child } => {
+            drop(theirs);
+            // Nothing is read if the command was started.
+            let mut errno = [0; 4];
+            match File::from(ours).read_exact(&mut errno) {
+                Ok(()) => Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno))),
+                Err(_) => Ok(child),
+            }
+        }
+        ForkResult::Child => {
+            let errno = inherit_and_execute(&command.inherited, first, &words);
+            let _ = File::from(theirs).write_all(&(errno as i32).to_ne_bytes());
+            process::exit(127)
+        }
+    }
+}
+
+/// Restores what the command inherits, and becomes it. Returns if that fails.
+fn inherit_and_execute(inherited: &Inherited, first: &CString, words: &[CString]) -> Errno {
+    let signals =
+        |numbers: &[i32]| numbers.iter().filter_map(|number| Signal::try_from(*number).ok()).collect::<Vec<_>>();
+    signals(&inherited.defaults).into_iter().for_each(|signal| set_ignored(signal, false));
+    signals(&inherited.ignored).into_iter().for_each(|signal| set_ignored(signal, true));
+    for stream in &inherited.closed_streams {
+        // `/dev/null`, which Rust's runtime has opened.
+        let _ = nix::unistd::close(*stream);
+    }
+    let mut blocked = SigSet::empty();
+    signals(&inherited.blocked).into_iter().for_each(|signal| blocked.add(signal));
+    match blocked.thread_set_mask().and_then(|()| nix::unistd::execvp(first, words)) {
+        Ok(never) => match never {},
+        Err(errno) => errno,
+    }
 }
 
 /// Waits for processes that have ended. Returns the command's status, once it has.

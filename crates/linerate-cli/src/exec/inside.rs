@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use linerate::kernel::Tap;
-use nix::sys::signal::SigSet;
+use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::ForkResult;
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::{WaitOptions, getgid, getuid, waitpid};
@@ -19,6 +19,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 use super::channel::{Channel, Reply, Request, Setup, Step};
 use super::init::{Command, init};
 use super::network;
+use super::relay::set_ignored;
 
 /// The name under which the program starts itself.
 pub const PROGRAM: &str = "linerate-exec";
@@ -46,7 +47,8 @@ fn inherited(number: &str) -> Option<Channel> {
 }
 
 fn serve(channel: Channel, command: Vec<OsString>) -> io::Result<()> {
-    let original = SigSet::thread_get_mask()?;
+    // Children are awaited, whatever the process has inherited.
+    set_ignored(Signal::SIGCHLD, false);
     // Signals of the terminal are for the command; the parent's end is the end of the channel.
     SigSet::all().thread_block()?;
     let Some((setup, _)) = channel.receive::<Setup>()? else { return Ok(()) };
@@ -76,7 +78,7 @@ fn serve(channel: Channel, command: Vec<OsString>) -> io::Result<()> {
     if let Err(error) = network::show_interfaces() {
         channel.send(&Reply::Without(Step::Interfaces, errno(&error)), &[])?;
     }
-    let command = Command { words: command, user: network.user, mask: original };
+    let command = Command { words: command, user: network.user, inherited: setup.inherited };
     match fork()? {
         ForkResult::Child => init(&channel, command),
         ForkResult::Parent { child } => {
@@ -88,9 +90,10 @@ fn serve(channel: Channel, command: Vec<OsString>) -> io::Result<()> {
     Ok(())
 }
 
+/// Forks a process in the namespaces.
 #[allow(unsafe_code)]
-fn fork() -> io::Result<ForkResult> {
-    // SAFETY: this process has a single thread: it has just begun, and starts none. So no lock is held in the child.
+pub fn fork() -> io::Result<ForkResult> {
+    // SAFETY: the processes in the namespaces have a single thread each. So no lock is held in the child.
     Ok(unsafe { nix::unistd::fork() }?)
 }
 

@@ -182,18 +182,20 @@ pub fn die_of(signal: i32) {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     let _ = setrlimit(Resource::Core, none);
     let Ok(signal) = Signal::try_from(signal) else { return };
-    reset(signal);
+    set_ignored(signal, false);
     let mut set = SigSet::empty();
     set.add(signal);
     let _ = set.thread_unblock();
     let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), signal);
 }
 
+/// Lets a signal be ignored, or have its default action.
 #[allow(unsafe_code)]
-fn reset(signal: Signal) {
-    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    // SAFETY: the default action runs no code of this process.
-    let _ = unsafe { sigaction(signal, &default) };
+pub fn set_ignored(signal: Signal, is_ignored: bool) {
+    let handler = if is_ignored { SigHandler::SigIgn } else { SigHandler::SigDfl };
+    let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
+    // SAFETY: neither of the two actions runs code of this process.
+    let _ = unsafe { sigaction(signal, &action) };
 }
 
 /// Returns the error of another process: an errno(3), or a text.
