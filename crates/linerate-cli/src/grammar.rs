@@ -212,7 +212,8 @@ mod tests {
             if let Err(error) = grammar().try_get_matches_from(&words) {
                 panic!("{line}: {error}");
             }
-            for name in words[2..].iter().filter(|word| {
+            // The words of a command that linerate runs are not ports.
+            for name in words[2..].iter().take_while(|word| **word != "--").filter(|word| {
                 // Not packets, rules or addresses.
                 let is_address = |part: &str| {
                     part.parse::<std::net::IpAddr>().is_ok() || part.parse::<std::net::SocketAddr>().is_ok()

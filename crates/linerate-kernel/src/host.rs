@@ -15,12 +15,13 @@ use super::capabilities;
 use super::instructions::{Assembler, R};
 use super::interface::Interface;
 use super::port::KernelPort;
-use super::tap::{TAP, Tap};
+use super::tap::{OF_STACK, TAP, Tap};
 
 /// `netmap:IF^`
 pub static STACK: PortKind = PortKind {
     description: Description {
         form: Form::STACK,
+        options: OF_STACK,
         example: "netmap:eth0^",
         summary: "the kernel's network stack, detached from the interface",
         prefix: "netmap",

@@ -18,7 +18,7 @@ use linerate_core::memory::Pool;
 use linerate_core::offload::{LONGEST, Offload, Segmentation};
 use linerate_core::port::{
     self, Address, Config, DESCRIPTOR, Description, Device, Drops, FRAME_HEADERS, Link, MTU, MacAddress, Maturity,
-    Opening, PortClass, PortKind, QUEUES, QueueCounters, RING, Receive, SendFinished, Transmit,
+    Opening, PortClass, PortKind, PortOption, QUEUES, QueueCounters, RING, Receive, SendFinished, Transmit,
 };
 use rustix::fs::OFlags;
 
@@ -49,11 +49,14 @@ pub static TAP: PortKind = PortKind {
     },
 };
 
+/// The options of the kernel's network stack as a port.
+pub(super) const OF_STACK: &[PortOption] = &[QUEUES, RING, MTU, port::OFFLOADS];
+
 /// `host:` and `host:NAME`
 pub static HOST: PortKind = PortKind {
     description: Description {
         copies_peer_mac: true,
-        options: &[QUEUES, RING, MTU, port::OFFLOADS],
+        options: OF_STACK,
         example: "host:",
         summary: "Linux's stack, as the other side of a card",
         address: Address::Text,
@@ -244,7 +247,7 @@ fn configure(file: &File, offloads: bool) -> io::Result<bool> {
 fn refused(name: &str, error: &io::Error) -> Error {
     let mend = match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV) => {
-            "load the module: sudo modprobe tun; or start the container with --device /dev/net/tun".to_string()
+            "load the module: sudo modprobe tun; a container needs the device /dev/net/tun".to_string()
         }
         Some(libc::EPERM | libc::EACCES) => capabilities::remedy(capabilities::INTERFACE),
         Some(libc::EMFILE) => format!("try: {MORE_DESCRIPTORS}"),

@@ -72,7 +72,7 @@ impl Stream {
                     .map_err(|error| failed(&error, "pass a connected socket"))?
             }
             None => connect(Path::new(path))
-                .map_err(|error| failed(&error, "start its program first, for example: passt --socket PATH"))?,
+                .map_err(|error| failed(&error, "start its program first, for example: passt -s PATH"))?,
         };
         socket.set_nonblocking(true).map_err(|error| Error::system("fcntl(O_NONBLOCK)", error))?;
         let stream = Stream { path: path.to_string(), socket: Arc::new(socket), is_closed: Arc::default() };

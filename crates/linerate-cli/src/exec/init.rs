@@ -24,7 +24,6 @@ use rustix::thread::{
 };
 
 use super::channel::{Channel, Inherited, Reply, Request, Step, UserIds};
-use super::inside::fork;
 use super::network;
 use super::relay::set_ignored;
 
@@ -120,6 +119,13 @@ fn start(command: &Command) -> io::Result<Pid> {
             process::exit(127)
         }
     }
+}
+
+/// Forks a process in the namespaces.
+#[allow(unsafe_code)]
+pub fn fork() -> io::Result<ForkResult> {
+    // SAFETY: the processes in the namespaces have a single thread each. So no lock is held in the child.
+    Ok(unsafe { nix::unistd::fork() }?)
 }
 
 /// Restores what the command inherits, and becomes it. Returns if that fails.

@@ -17,7 +17,7 @@ use rustix::process::{WaitOptions, getgid, getuid, waitpid};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use super::channel::{Channel, Reply, Request, Setup, Step};
-use super::init::{Command, init};
+use super::init::{Command, fork, init};
 use super::network;
 use super::relay::set_ignored;
 
@@ -88,13 +88,6 @@ fn serve(channel: Channel, command: Vec<OsString>) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Forks a process in the namespaces.
-#[allow(unsafe_code)]
-pub fn fork() -> io::Result<ForkResult> {
-    // SAFETY: the processes in the namespaces have a single thread each. So no lock is held in the child.
-    Ok(unsafe { nix::unistd::fork() }?)
 }
 
 /// Creates the namespaces and the interfaces, and returns their descriptors.
