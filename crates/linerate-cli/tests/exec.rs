@@ -34,8 +34,9 @@ impl Unprivileged {
 
     /// Returns a command of the user.
     fn command<S: AsRef<std::ffi::OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Command {
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).args(words);
+        let mut command = Command::new("env");
+        // The test may have been started with ignored signals, as by nohup(1).
+        command.args(["--default-signal", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]).args(words);
         // Root's PATH may have folders that the user cannot read.
         command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("LINERATE_PORTS", self.folder.path("ports"));
         command
@@ -94,7 +95,7 @@ fn a_command_behaves_as_under_env() {
             let words: Vec<String> = command.get_args().map(|word| word.to_str().unwrap().to_string()).collect();
             let mut whole = Command::new(command.get_program());
             let envs = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
-            whole.envs(envs).args(&words[..3]).args(shell).args(&words[3..]);
+            whole.envs(envs).args(&words[..5]).args(shell).args(&words[5..]);
             command = whole;
             let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
             let mut child = child.spawn().unwrap();
@@ -128,7 +129,7 @@ fn a_command_behaves_as_under_env() {
         let _ = std::fs::remove_file(&file);
         let words = command.get_args().map(|word| word.to_str().unwrap());
         let mut whole = user.command(["bash", "-c", &format!("exec 3>'{file}'; exec {line}"), "bash"]);
-        let output = whole.args(words.skip(3)).output_in_time().unwrap();
+        let output = whole.args(words.skip(5)).output_in_time().unwrap();
         (output.status.code(), text(&output.stdout), std::fs::read_to_string(&file).unwrap_or_default())
     };
     for (line, words) in [
@@ -468,10 +469,9 @@ fn links_nest_around_the_network() {
 fn what_prevents_it_is_named() {
     let user = Unprivileged::new("refused");
     let exec = user.exec("null:", "", &["true"]);
-    let words: Vec<&str> =
-        std::iter::once("setpriv").chain(exec.get_args().map(|word| word.to_str().unwrap())).collect();
+    let words: Vec<&str> = std::iter::once("env").chain(exec.get_args().map(|word| word.to_str().unwrap())).collect();
     // The limit of a user namespace, in which root lacks a capability, so that the machine's limit stays as it is.
-    let limited = r#"echo 0 >/proc/sys/user/max_user_namespaces; shift 4; exec setpriv --bounding-set=-sys_admin "$@""#;
+    let limited = r#"echo 0 >/proc/sys/user/max_user_namespaces; shift 6; exec setpriv --bounding-set=-sys_admin "$@""#;
     for (of, script, parts) in [
         ("--map-root-user", limited, ["user.max_user_namespaces=1000", "sudo linerate exec --user"]),
         ("--mount", r#"mount -t tmpfs none /dev; exec "$@""#, ["/dev/net/tun", "modprobe tun"]),
