@@ -25,7 +25,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use linerate::link::Link;
+use linerate::link::{Link, reserved};
 use linerate::port::{PortClass, PortName, switch_and_port};
 use linerate::{Error, ErrorKind, Remedy};
 use nix::sys::signal::{SigSet, Signal};
@@ -39,7 +39,7 @@ use crate::error::with_hint;
 use crate::fwd;
 use crate::grammar::usage;
 use crate::host::{AddressSource, HostOptions, host_address};
-use crate::inherited::{closed_streams, ignored_signals};
+use crate::inherited::{closed_streams, signal_actions};
 use crate::options::{LONGEST_MTU, RunOptions, Wait, whole};
 use crate::run::{Mode, Run};
 use crate::signals::{ignore_file_size, interrupts};
@@ -53,7 +53,7 @@ const NOT_FOUND: u8 = 127;
 
 /// How long packets that the command has sent may wait in links and ports after its end, without any movement.
 const LAST_PACKETS: Duration = Duration::from_secs(3);
-/// The time without movement after which nothing is left.
+/// After this time without movement, no packet is left.
 const STILL: Duration = Duration::from_millis(10);
 
 /// `linerate exec`.
@@ -137,17 +137,17 @@ pub fn run(asked: &Exec) -> ExitCode {
     run_at(&asked.ports, &asked.place, &asked.command, None)
 }
 
-/// Runs a command whose network is the port's, or the one around it, over a link. Its addresses are those of that
-/// network, or of a small private network.
-pub fn run_over(link: (Link, usize), port: Option<&str>, command: &[OsString]) -> ExitCode {
+/// Runs a command over a link, with an address as by `--net`. Without a port, passt is at the far end, and grants the
+/// address.
+pub fn run_over(link: Link, port: Option<&str>, command: &[OsString]) -> ExitCode {
     let net = port.map(|_| Subnet::default());
     let place = Place { net, mtu: 1500, ..Place::default() };
     run_at(&port.map(str::to_string).into_iter().collect::<Vec<_>>(), &place, command, Some(link))
 }
 
-/// Runs a command with interfaces at these ports, or, without any, at the network around it; over a link with its number
-/// of buffers, if given. Returns, or ends by, what ended the command.
-fn run_at(ports: &[String], place: &Place, command: &[OsString], link: Option<(Link, usize)>) -> ExitCode {
+/// Runs a command with interfaces at these ports, or, without any, at the network around it; over a link, if given.
+/// Returns, or ends by, what ended the command.
+fn run_at(ports: &[String], place: &Place, command: &[OsString], link: Option<Link>) -> ExitCode {
     let mut place = place.clone();
     if ports.is_empty() && place.address.is_empty() && place.net.is_none() {
         place.address = vec![Addresses(vec![AddressSource::Dhcp])];
@@ -250,11 +250,10 @@ impl Place {
         if self.user.is_some() && !rustix::process::geteuid().is_root() {
             usage("--user needs root; without it, the command runs as you");
         }
-        let bare = self.address.iter().flat_map(|Addresses(all)| all).find_map(|source| source.without_length());
-        if let Some(bare) = bare {
+        let all = || self.address.iter().flat_map(|Addresses(all)| all);
+        if let Some(bare) = all().find_map(|source| source.without_length()) {
             usage(&format!("--address {bare} has no prefix length: append /24, for example, or /64 for IPv6"));
         }
-        let all = || self.address.iter().flat_map(|Addresses(all)| all);
         if let Some(wrong) = all().find_map(|source| source.of_no_host()) {
             usage(&format!("--address {wrong} is the network's address, or its broadcast address"));
         }
@@ -312,7 +311,7 @@ impl Session {
     }
 
     /// Opens the ports, starts the command, and forwards packets until it ends.
-    fn serve(&mut self, ports: &[&str], place: &Place, link: Option<(Link, usize)>) -> Result<(), Error> {
+    fn serve(&mut self, ports: &[&str], place: &Place, link: Option<Link>) -> Result<(), Error> {
         // A link decides about each packet, so it gets none that stands for several.
         let is_link =
             link.is_some() || ports.iter().any(|port| linerate::parse(port).is_ok_and(|port| port.is_wrapper()));
@@ -320,7 +319,7 @@ impl Session {
             mtu: place.mtu.max(RunOptions::default().mtu),
             wait: Some(Wait::Adaptive),
             offloads: !is_link,
-            held_buffers: link.as_ref().map_or(0, |(_, buffers)| *buffers),
+            held_buffers: link.iter().flat_map(Link::parameters).map(|parameters| reserved(&parameters)).sum(),
             ..RunOptions::default()
         };
         let taps: Vec<String> =
@@ -333,7 +332,7 @@ impl Session {
         self.taps.clear();
         let network = place.network(&mut run, ports)?;
         // Only now: the packets of DHCP are not the command's.
-        if let Some((link, _)) = link
+        if let Some(link) = link
             && let Some(port) = run.ports.devices.pop()
         {
             run.ports.devices.push(port.wrapped(link));
@@ -389,10 +388,9 @@ impl Session {
 
 /// Returns the state that the command inherits.
 fn inherited() -> Inherited {
-    let [ignored, defaults] = ignored_signals();
     let blocked =
         SigSet::thread_get_mask().map_or_else(|_| Vec::new(), |set| set.iter().map(|signal| signal as i32).collect());
-    Inherited { blocked, ignored, defaults, closed_streams: closed_streams().collect() }
+    Inherited { blocked, actions: signal_actions().collect(), closed_streams: closed_streams().collect() }
 }
 
 /// Refuses a port of a switch that no server has: another process could not reach it, and the command would be alone.

@@ -38,9 +38,7 @@ pub fn closed_streams() -> impl Iterator<Item = i32> {
     (0..).zip(&CLOSED).filter(|(_, is_closed)| is_closed.load(Ordering::Relaxed)).map(|(stream, _)| stream)
 }
 
-/// Returns the signals among SIGPIPE and SIGCHLD that were ignored, and those that were not.
-pub fn ignored_signals() -> [Vec<i32>; 2] {
-    let all = CHANGED.into_iter().zip(&IGNORED).map(|(signal, ignored)| (signal, ignored.load(Ordering::Relaxed)));
-    let (ignored, others): (Vec<_>, Vec<_>) = all.partition(|(_, is_ignored)| *is_ignored);
-    [ignored, others].map(|list| list.into_iter().map(|(signal, _)| signal).collect())
+/// Returns SIGPIPE and SIGCHLD, and whether each was ignored.
+pub fn signal_actions() -> impl Iterator<Item = (i32, bool)> {
+    CHANGED.into_iter().zip(&IGNORED).map(|(signal, is_ignored)| (signal, is_ignored.load(Ordering::Relaxed)))
 }

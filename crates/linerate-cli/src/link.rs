@@ -112,15 +112,11 @@ impl LinkOptions {
         of_direction_or_play(&options, direction, class, play)
     }
 
-    /// Returns a link around a port whose other end is a command's interface, and the buffers that it holds. The first
-    /// values are for packets from the command, so to the port. Ends the program if an option is wrong.
-    pub fn around(&self) -> (Link, usize) {
-        let parameters = [Direction::ToPort, Direction::FromPort].map(|values| {
-            let refused = |refused: Refused| usage(&format!("--{}: {}", refused.option, refused.why));
-            self.of_direction(values, PortClass::Peer, None).unwrap_or_else(refused)
-        });
-        let held_buffers = parameters.iter().map(reserved).sum();
-        (Link::new(parameters), held_buffers)
+    /// Returns a link around a port whose other end is a command's interface. The first values are for packets from the
+    /// command, so to the port. Ends the program if an option is wrong.
+    pub fn around(&self) -> Link {
+        let values = [Direction::ToPort, Direction::FromPort];
+        Link::new(values.map(|values| self.of_direction(values, PortClass::Peer, None).unwrap_or_else(wrong)))
     }
 
     /// Returns the options without a number of packets, so that it is computed.
@@ -154,6 +150,11 @@ fn unwritten(path: &Path, why: &str) -> Error {
         .with_remedy("choose another file, or one on another disk")
 }
 
+/// Ends the program because of a wrong option.
+fn wrong(refused: Refused) -> Parameters {
+    usage(&format!("--{}: {}", refused.option, refused.why))
+}
+
 /// Forwards between two ports over an emulated link until the run ends.
 pub fn run(
     [a, b]: [&str; 2],
@@ -165,9 +166,8 @@ pub fn run(
     // Each port delays the packets that are received from it, so that its thread can sleep until they are due.
     let recordings = asked.recording();
     let parameters = WAYS.map(|way| {
-        let refused = |refused: Refused| usage(&format!("--{}: {}", refused.option, refused.why));
         let recording = recordings.as_ref().map(|recordings| recordings[way as usize].clone());
-        asked.of_direction(way, classes[way as usize], recording).unwrap_or_else(refused)
+        asked.of_direction(way, classes[way as usize], recording).unwrap_or_else(wrong)
     });
     let recorder = asked.recorder()?;
     let of_way = |way| recorder.as_ref().map(|recorder| recorder.of_way(way as usize));

@@ -319,6 +319,17 @@ enum Switch {
     },
 }
 
+impl Command {
+    /// Returns whether linerate runs another program, which gets its signals.
+    fn has_command(&self) -> bool {
+        match self {
+            Command::Exec(_) => true,
+            Command::Link { command, .. } => !command.is_empty(),
+            _ => false,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     if let Some(code) = exec::inside::run() {
         return code;
@@ -328,15 +339,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    // Signals are for its command.
-    match &cli.command {
-        Command::Exec(exec) => return exec::run(exec),
-        Command::Link { link, port, command, .. } if !command.is_empty() => {
-            return exec::run_over(link.around(), port.as_deref(), command);
-        }
-        _ => {}
+    if !cli.command.has_command() {
+        signals::catch();
     }
-    signals::catch();
     show::exit_code(execute(cli.command).unwrap_or_else(|error| error::report(&error)))
 }
 
@@ -345,11 +350,14 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
         Command::Fwd { a, b, rest, count, profile, rules, steering, options } => {
             fwd::run(&fwd::Forward, [&a, &b], rest.as_deref(), count, profile, &rules, &options.steered(steering))
         }
+        Command::Link { link, port, command, .. } if !command.is_empty() => {
+            Ok(exec::run_over(link.around(), port.as_deref(), &command))
+        }
         Command::Link { a, b, count, link, steering, options, .. } => {
             let [a, b] = [a, b].map(Option::unwrap_or_default);
             link::run([&a, &b], &link, count, &options.steered(steering))
         }
-        Command::Exec(_) => unreachable!("it has run"),
+        Command::Exec(exec) => Ok(exec::run(&exec)),
         Command::Filter { a, b, count, rules, steering, options } => {
             let options = options.steered(steering);
             match b {

@@ -37,9 +37,8 @@ pub struct Setup {
 pub struct Inherited {
     /// The blocked signals.
     pub blocked: Vec<i32>,
-    pub ignored: Vec<i32>,
-    /// Signals with the default action.
-    pub defaults: Vec<i32>,
+    /// Signals, and whether each is ignored.
+    pub actions: Vec<(i32, bool)>,
     pub closed_streams: Vec<i32>,
 }
 

@@ -130,16 +130,14 @@ pub fn fork() -> io::Result<ForkResult> {
 
 /// Restores what the command inherits, and becomes it. Returns if that fails.
 fn inherit_and_execute(inherited: &Inherited, first: &CString, words: &[CString]) -> Errno {
-    let signals =
-        |numbers: &[i32]| numbers.iter().filter_map(|number| Signal::try_from(*number).ok()).collect::<Vec<_>>();
-    signals(&inherited.defaults).into_iter().for_each(|signal| set_ignored(signal, false));
-    signals(&inherited.ignored).into_iter().for_each(|signal| set_ignored(signal, true));
+    for (number, is_ignored) in &inherited.actions {
+        let _ = Signal::try_from(*number).map(|signal| set_ignored(signal, *is_ignored));
+    }
     for stream in &inherited.closed_streams {
         // `/dev/null`, which Rust's runtime has opened.
         let _ = nix::unistd::close(*stream);
     }
-    let mut blocked = SigSet::empty();
-    signals(&inherited.blocked).into_iter().for_each(|signal| blocked.add(signal));
+    let blocked: SigSet = inherited.blocked.iter().filter_map(|number| Signal::try_from(*number).ok()).collect();
     match blocked.thread_set_mask().and_then(|()| nix::unistd::execvp(first, words)) {
         Ok(never) => match never {},
         Err(errno) => errno,
@@ -168,7 +166,7 @@ fn signal(command: Pid, number: i32) {
 }
 
 /// Waits until the peers of closed connections have confirmed their data, which the kernel still sends, as it does for a
-/// program that ends outside of a namespace. Returns the number of those that still have data.
+/// program that ends outside of a namespace. Returns the number of connections that still have data.
 fn linger(channel: &Channel) -> io::Result<usize> {
     let (mut last, mut since) = (network::unsent(), Instant::now());
     while last.0 > 0 && since.elapsed() < if last.1 > last.0 as u64 { LINGER } else { LINGER_FOR_END } {

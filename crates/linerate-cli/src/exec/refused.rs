@@ -20,38 +20,20 @@ impl Step {
 
 /// A setting of the kernel that forbids namespaces.
 struct Setting {
-    path: &'static str,
-    forbids: fn(&str) -> bool,
-    command: &'static str,
-    why: &'static str,
+    /// Its name for sysctl(8).
+    name: &'static str,
+    /// Its value that forbids them, and another that does not.
+    values: [&'static str; 2],
+    forbidden: &'static str,
 }
 
 const SETTINGS: [Setting; 4] = [
-    Setting {
-        path: "/proc/sys/kernel/unprivileged_userns_clone",
-        forbids: |value| value == "0",
-        command: "sudo sysctl kernel.unprivileged_userns_clone=1",
-        why: "the setting kernel.unprivileged_userns_clone forbids user namespaces",
-    },
-    Setting {
-        path: "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
-        forbids: |value| value == "1",
-        command: "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0",
-        why: "AppArmor forbids user namespaces (kernel.apparmor_restrict_unprivileged_userns)",
-    },
-    Setting {
-        path: "/proc/sys/user/max_user_namespaces",
-        forbids: |value| value == "0",
-        command: "sudo sysctl user.max_user_namespaces=1000",
-        why: "the setting user.max_user_namespaces forbids user namespaces",
-    },
-    Setting {
-        path: "/proc/sys/user/max_net_namespaces",
-        forbids: |value| value == "0",
-        command: "sudo sysctl user.max_net_namespaces=1000",
-        why: "the setting user.max_net_namespaces forbids network namespaces",
-    },
+    Setting { name: "kernel.unprivileged_userns_clone", values: ["0", "1"], forbidden: "user namespaces" },
+    Setting { name: APPARMOR, values: ["1", "0"], forbidden: "user namespaces" },
+    Setting { name: "user.max_user_namespaces", values: ["0", "1000"], forbidden: "user namespaces" },
+    Setting { name: "user.max_net_namespaces", values: ["0", "1000"], forbidden: "network namespaces" },
 ];
+const APPARMOR: &str = "kernel.apparmor_restrict_unprivileged_userns";
 
 /// Returns the error of a step that failed, with the setting that forbids it. `has_user`: the command has another user.
 pub fn explain(step: Step, error: &io::Error, has_user: bool) -> Error {
@@ -89,9 +71,15 @@ pub fn explain(step: Step, error: &io::Error, has_user: bool) -> Error {
 
 /// Returns the setting that forbids namespaces, and the command that changes it.
 fn setting() -> Option<(String, String)> {
-    let value = |path| fs::read_to_string(path).unwrap_or_default();
-    let found = SETTINGS.iter().find(|setting| (setting.forbids)(value(setting.path).trim()));
-    found.map(|setting| (setting.why.to_string(), setting.command.to_string()))
+    let value = |name: &str| fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).unwrap_or_default();
+    let found = SETTINGS.iter().find(|setting| value(setting.name).trim() == setting.values[0]);
+    found.map(|Setting { name, values: [_, allows], forbidden }| {
+        let why = match *name {
+            APPARMOR => format!("AppArmor forbids {forbidden} ({name})"),
+            name => format!("the setting {name} forbids {forbidden}"),
+        };
+        (why, format!("sudo sysctl {name}={allows}"))
+    })
 }
 
 /// Returns that a filter of system calls is in force, as in a container.

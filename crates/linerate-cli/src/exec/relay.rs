@@ -153,8 +153,8 @@ impl Relay {
     }
 }
 
-/// The signals that are passed on: all but those that a thread causes itself, that a child's end causes, and that
-/// cannot be blocked.
+/// The signals that are passed on: all except those that a thread causes itself, SIGCHLD, and those that cannot be
+/// blocked.
 fn passed() -> SigSet {
     let own = [
         Signal::SIGSEGV,
