@@ -70,8 +70,9 @@ impl Program {
     /// Returns the id of the program's process, a child of the shell that started it.
     #[track_caller]
     pub fn child(&self, guest: &mut Guest) -> u32 {
-        let status = format!("grep -l '^PPid:[[:space:]]*{}$' /proc/[0-9]*/status", self.pid);
-        let found = guest.run(&status);
+        // `grep` fails if one of the listed processes has ended before it reads its file.
+        let status = format!("grep -ls '^PPid:[[:space:]]*{}$' /proc/[0-9]*/status", self.pid);
+        let found = guest.attempt(&status).output;
         let number = found.split('/').nth(2).and_then(|number| number.parse().ok());
         number.unwrap_or_else(|| panic!("no process below {}: '{found}'", self.pid))
     }
