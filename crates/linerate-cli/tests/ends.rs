@@ -267,8 +267,8 @@ fn a_sender_that_does_not_stop_is_not_waited_for() {
     assert!(active < seconds + 2.5, "{summary}");
     // The ring and the port may hold frames that no thread has received, and the loss of the last dropped frames cannot
     // be noticed.
-    let [injected, in_flight, no_descriptor] = ["injected", "in_flight", "no_descriptor"]
-        .map(|drop| summary["ports"][0]["drops"][drop].as_u64().unwrap_or(0));
+    let [injected, in_flight, no_descriptor] =
+        ["injected", "in_flight", "no_descriptor"].map(|drop| summary["ports"][0]["drops"][drop].as_u64().unwrap_or(0));
     // While a thread waits for a processor, the card runs out of descriptors.
     assert!(lost <= injected + no_descriptor, "{summary}");
     assert!(table >= received && table <= received + injected + in_flight + 512, "{summary}");

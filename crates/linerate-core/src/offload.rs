@@ -191,34 +191,27 @@ pub const LONGEST: usize = 65_535 + 18;
 /// a timestamp takes 12), a packet of 64 KiB has 1,820. A peer that asks for more would only occupy this thread.
 const MOST_SEGMENTS: usize = 2048;
 
-/// The headers of a packet to be segmented. Each segment gets a copy.
+/// The headers of a packet with pending offloads. Each segment gets a copy.
 pub struct Headers {
     /// The offset of the IP header.
-    network: usize,
+    pub network: usize,
     /// The offset of the TCP or UDP header.
-    transport: usize,
-    /// The length of all headers.
+    pub transport: usize,
+    /// The length of all headers; of those before TCP's or UDP's if only a checksum is pending.
     pub len: usize,
-    /// The payload bytes per segment; the last may have fewer.
+    /// The payload bytes per segment; the last may have fewer. 0 if only a checksum is pending.
     pub size: usize,
-    is_v4: bool,
-    is_tcp: bool,
+    /// The IP version is 4, otherwise 6.
+    pub is_v4: bool,
+    /// The transport protocol is TCP, otherwise UDP.
+    pub is_tcp: bool,
 }
 
 impl Headers {
     /// Parses the headers of a packet of `packet_len` bytes. All headers must be in `first`, the packet's first part.
     /// Returns `None` if the packet cannot be segmented here, or would have too many segments.
     pub fn of(first: &[u8], packet_len: usize, offload: Offload) -> Option<Headers> {
-        let word = |at: usize| first.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| u16::from_be_bytes(*bytes));
-        let mut network = 14;
-        while network < 22 && matches!(word(network - 2), Some(0x8100 | 0x88A8)) {
-            network += 4;
-        }
-        let is_v4 = match (word(network - 2)?, first.get(network)? >> 4) {
-            (0x0800, 4) => true,
-            (0x86DD, 6) => false,
-            _ => return None,
-        };
+        let (network, is_v4) = network_header(first)?;
         let is_tcp = match (offload.segmentation(), is_v4) {
             (Segmentation::TcpIpv4, true) | (Segmentation::TcpIpv6, false) => true,
             (Segmentation::Udp, _) => false,
@@ -230,15 +223,44 @@ impl Headers {
         let words = first.get(transport + 12).map(|byte| usize::from(byte >> 4));
         let (shortest, header) = if is_tcp { (20, words.unwrap_or(0) * 4) } else { (8, 8) };
         let len = transport + header;
-        // The IPv4 header contains its length; after the IPv6 header there may be extension headers.
-        let is_there = match is_v4 {
-            true => transport == network + usize::from(first[network] & 0xF) * 4 && transport >= network + 20,
-            false => transport >= network + 40,
-        };
         let segments = packet_len.saturating_sub(len).checked_div(size);
         let is_bounded = segments.is_some_and(|segments| segments <= MOST_SEGMENTS);
+        let is_there = is_after(first, network, is_v4, transport);
         let is_possible = is_bounded && is_there && header >= shortest && first.len() >= len;
         is_possible.then_some(Headers { network, transport, len, size, is_v4, is_tcp })
+    }
+
+    /// Parses the headers of a packet whose only pending offload is the checksum of TCP or UDP, after the outermost IP
+    /// header. `first` is the packet's first part. Returns `None` for any other packet.
+    pub fn of_checksum(first: &[u8], offload: Offload) -> Option<Headers> {
+        let (network, is_v4) = network_header(first)?;
+        let (transport, place) = offload.checksum_offsets(first.len())?;
+        let protocol = if is_v4 { first.get(network + 9)? } else { first.get(network + 6)? };
+        let is_tcp = match (place - transport, protocol, is_v4) {
+            (16, 6, _) => true,
+            (6, 17, _) => false,
+            // The protocol is in the last extension header. Only TCP's and UDP's checksums have these offsets.
+            (at @ (6 | 16), 0 | 43 | 51 | 60, false) => at == 16,
+            _ => return None,
+        };
+        let is_only = offload.needs_checksum() && offload.segmentation() == Segmentation::None;
+        let is_possible = is_only && is_after(first, network, is_v4, transport);
+        is_possible.then_some(Headers { network, transport, len: transport, size: 0, is_v4, is_tcp })
+    }
+
+    /// Prepares the headers for a card that segments the packet. The transport checksum becomes the sum of the pseudo
+    /// header without its length, which differs between segments. The card writes all lengths, and IPv4's checksum.
+    pub fn prepare_for_card(&self, first: &mut [u8]) {
+        let Headers { network, transport, is_v4, is_tcp, .. } = *self;
+        let (length, addresses) =
+            if is_v4 { (network + 2, network + 12..network + 20) } else { (network + 4, network + 8..network + 40) };
+        first[length..length + 2].fill(0);
+        if is_v4 {
+            first[network + 10..network + 12].fill(0);
+        }
+        let (protocol, place) = if is_tcp { (6, transport + 16) } else { (17, transport + 6) };
+        let sum = !checksum([&first[addresses], &[0, protocol]]);
+        first[place..place + 2].copy_from_slice(&sum.to_be_bytes());
     }
 
     /// Clears TCP's FIN and PSH in a segment that is not the last. Only the last segment keeps them.
@@ -292,6 +314,29 @@ impl Headers {
         let pseudo: [&[u8]; 3] = [&first[addresses], &[0, protocol], &after_ip.to_be_bytes()];
         let sum = checksum(pseudo.into_iter().chain([&first[transport..]]).chain(rest.iter().copied()));
         first[place..place + 2].copy_from_slice(&if is_tcp { sum.to_be_bytes() } else { not_none(sum) });
+    }
+}
+
+/// Returns the offset of the outermost IP header, and whether its version is 4. Skips up to two VLAN tags.
+fn network_header(first: &[u8]) -> Option<(usize, bool)> {
+    let word = |at: usize| first.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| u16::from_be_bytes(*bytes));
+    let mut network = 14;
+    while network < 22 && matches!(word(network - 2), Some(0x8100 | 0x88A8)) {
+        network += 4;
+    }
+    match (word(network - 2)?, first.get(network)? >> 4) {
+        (0x0800, 4) => Some((network, true)),
+        (0x86DD, 6) => Some((network, false)),
+        _ => None,
+    }
+}
+
+/// Returns whether the transport header can be at this offset: the IPv4 header contains its length; after the IPv6
+/// header there may be extension headers.
+fn is_after(first: &[u8], network: usize, is_v4: bool, transport: usize) -> bool {
+    match is_v4 {
+        true => transport == network + usize::from(first[network] & 0xF) * 4 && transport >= network + 20,
+        false => transport >= network + 40,
     }
 }
 

@@ -150,6 +150,10 @@ pub mod transmit {
 pub mod context {
     /// Word 0: the bit position of MACLEN, the number of bytes before the IP header (7 bits).
     pub const MACLEN_SHIFT: u32 = 9;
+    /// Word 0: the width of MACLEN.
+    pub const MACLEN_BITS: u32 = 7;
+    /// Word 0: the width of IPLEN, the length of the IP header, in the lowest bits.
+    pub const IPLEN_BITS: u32 = 9;
     /// Word 0: the bit position of the VLAN tag (16 bits).
     pub const VLAN_SHIFT: u32 = 16;
     /// Word 1, TUCMD: the packet is IPv4.
@@ -160,6 +164,8 @@ pub mod context {
     pub const OTHERS: u64 = 0b111 << 13;
     /// Word 1: shift of the length of the layer-4 header (8 bits).
     pub const L4LEN_SHIFT: u32 = 40;
+    /// Word 1: the width of L4LEN.
+    pub const L4LEN_BITS: u32 = 8;
     /// Word 1: shift of the payload length of each segment (16 bits).
     pub const MSS_SHIFT: u32 = 48;
 }

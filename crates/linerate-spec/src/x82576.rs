@@ -53,6 +53,7 @@ registers! {
 
     // 8.12 Transmit
     TCTL       0x00400 RW "8.12.1" "Transmit Control" { EN = 1 << 1, PSP = 1 << 3 };
+    DTXTCPFLGL 0x0359C RW "8.12.4" "DMA Transmit TCP Flags Control Low" { FIRST_SEGMENT = 0xFF6, MIDDLE_SEGMENTS = 0xF76 << 16 };
     TDBAL      0x0E000 [16 x 0x40] RW "8.12.6" "Transmit Descriptor Base Address Low";
     TDBAH      0x0E004 [16 x 0x40] RW "8.12.7" "Transmit Descriptor Base Address High";
     TDLEN      0x0E008 [16 x 0x40] RW "8.12.8" "Transmit Descriptor Length";

@@ -200,7 +200,7 @@ registers! {
     TXPBTHRESH  0x04950 [8 x 4] RW reset 0x0000_0096 "8.2.3.9.16" "Transmit Packet Buffer Threshold";
     MTQC        0x08120 RW "8.2.3.9.15" "Multiple Transmit Queues Command";
     RTTDCS      0x04900 RW "8.2.3.10.2" "DCB Transmit Descriptor Plane Control and Status" { ARBDIS = 1 << 6 };
-    DTXTCPFLGL  0x04A88 RW reset 0x0FF6_0FF6 "8.2.3.9.3" "DMA Transmit TCP Flags Control Low";
+    DTXTCPFLGL  0x04A88 RW reset 0x0FF6_0FF6 "8.2.3.9.3" "DMA Transmit TCP Flags Control Low" { FIRST_SEGMENT = 0xFF6, MIDDLE_SEGMENTS = 0xF76 << 16 };
     DTXTCPFLGH  0x04A8C RW reset 0x0000_0F7F "8.2.3.9.4" "DMA Transmit TCP Flags Control High";
 
     // 8.2.3.10 Data centre bridging

@@ -9,6 +9,8 @@
 //!   time to the other thread's processor and back: a machine may move that thread between near and far processors.
 //! - `buffers=`: several threads, each with a card, share a pool, compared with one thread that has the pool alone.
 //!   `mean` includes the time in which threads wait for a processor.
+//! - `left=`: cycles per byte to send packets of 60,000 bytes as segments of 1,448, left to the card or cut in software;
+//!   and cycles per packet of 60 bytes whose checksum is whole, left to the card, or computed in software.
 //! - `batch=`: the cost with hot caches, in the same thread, split into parts, and a lower bound: the cheapest loop
 //!   that reads and writes the same descriptors with the path's vectors, and touches the packets. With small batches,
 //!   parts include time that the stamps' fences wait.
@@ -28,6 +30,7 @@ use linerate::Batch;
 use linerate::memory::{Mapping, Pool, Region, RegionOptions};
 use linerate::port::Vectors;
 use linerate::spec::descriptor::{receive, transmit};
+use linerate_core::offload::Offload;
 
 /// Packets per round: half a ring, so that no ring is ever full.
 const ROUND: usize = 256;
@@ -46,6 +49,7 @@ fn main() {
     for path in there.clone() {
         [(2, 2048), (4, 4096)].into_iter().for_each(|(threads, buffers)| sharing(path, threads, buffers));
     }
+    left();
     let sizes = [1, 4, 8, 16, 32, 64, 128, 256];
     // With an IOMMU, packet memory is contiguous for the card; with uio it consists of hugepages.
     let cases = there.flat_map(|path| [None, Some(2 << 20)].map(|page| (path, page)));
@@ -143,6 +147,52 @@ fn singly((name, vectors): (&str, Vectors), room: usize) {
     let (mut with, mut without): (Vec<f64>, Vec<f64>) = (0..ROUNDS).map(|_| (round(true), round(false))).unzip();
     let ((best, median), alone) = (best_and_median(&mut with), best_and_median(&mut without));
     println!("path={name} room={room} polls=1 total={:.1} median={:.1}", best - alone.0, median - alone.1);
+}
+
+/// Measures what a packet costs whose checksum or segmentation is left to the card.
+fn left() {
+    const CHECKSUM: Offload = Offload([1, 0, 0, 0, 0, 0, 34, 0, 16, 0]);
+    const SEGMENTS: Offload = Offload([1, 1, 54, 0, 0xA8, 5, 34, 0, 16, 0]);
+    let mut headers = [0; 54];
+    headers[12..15].copy_from_slice(&[8, 0, 0x45]);
+    (headers[23], headers[46]) = (6, 5 << 4);
+    let cost = |len: usize, count: usize, left: Option<Offload>, is_software: bool| {
+        let mut fake = Fake::new();
+        let (pool, payload) = (fake.pool(), vec![1; len - headers.len()]);
+        let mut batch = Batch::with_capacity(64);
+        let rounds = (0..ROUNDS).map(|_| {
+            for _ in 0..count {
+                let parts = [&headers[..], &payload].into_iter();
+                assert!(batch.push_parts(&pool, len, parts, left));
+            }
+            let start = stamp();
+            let mut at = 0;
+            while is_software && at < batch.len() {
+                match batch.slots()[at].is_unfinished() {
+                    true => assert!(batch.finish_packet(at)),
+                    false => at += 1,
+                }
+            }
+            fake.tx.send(&mut batch);
+            let cycles = (stamp() - start) as f64;
+            assert!(batch.is_empty());
+            fake.card.complete_transmit();
+            fake.tx.send(&mut batch);
+            batch.clear();
+            cycles / count as f64
+        });
+        best_and_median(&mut rounds.collect::<Vec<_>>())
+    };
+    for (what, is_software) in [("card", false), ("software", true)] {
+        let (best, median) = cost(60_000, 1, Some(SEGMENTS), is_software);
+        println!("left=segments to={what} per_byte={:.3} median={:.3}", best / 6e4, median / 6e4);
+    }
+    for (what, left, is_software) in
+        [("whole", None, false), ("card", Some(CHECKSUM), false), ("software", Some(CHECKSUM), true)]
+    {
+        let (best, median) = cost(60, 32, left, is_software);
+        println!("left=checksum to={what} per_packet={best:.1} median={median:.1}");
+    }
 }
 
 /// Measures a card whose cache lines come from this processor's caches, another processor's, or memory.

@@ -315,7 +315,7 @@ fn registers_are_written_in_the_datasheets_order() {
     // MTQC and the rates are written while the arbiter is disabled. Transmission is enabled last, then the
     // driver-loaded flag is set.
     const TRANSMIT: &str =
-        "TXPBSIZE TXPBTHRESH DTXMXSZRQ RTTDCS MTQC RTTDCS RTTDQSEL RTTBCNRC DCA_TXCTRL DMATXCTL CTRL_EXT";
+        "TXPBSIZE TXPBTHRESH DTXMXSZRQ RTTDCS MTQC RTTDCS RTTDQSEL RTTBCNRC DCA_TXCTRL DTXTCPFLGL DMATXCTL CTRL_EXT";
     for kind in KINDS {
         let (link, table) = match kind {
             CardKind::X82599Kx4 => (BACKPLANE.to_string(), "RETA"),

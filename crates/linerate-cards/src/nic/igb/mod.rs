@@ -75,7 +75,9 @@ impl Controller for X82576 {
         hardware.write(RLPML, hardware.longest_written() as u32 + 4);
         hardware.write(RCTL, RCTL::LPE | RCTL::BAM | RCTL::SECRC);
         hardware.write(MRQC, 0);
-        // 4.5.10: transmit; short frames are padded.
+        // 4.5.10: transmit; short frames are padded. Only the first segment of a packet keeps CWR, and only the last
+        // keeps FIN and PSH (RFC 3168).
+        hardware.write(DTXTCPFLGL, DTXTCPFLGL::FIRST_SEGMENT | DTXTCPFLGL::MIDDLE_SEGMENTS);
         hardware.set(TCTL, TCTL::EN | TCTL::PSP);
         // Tells firmware that a driver is loaded (8.2.3).
         hardware.set(CTRL_EXT, CTRL_EXT::DRV_LOAD);

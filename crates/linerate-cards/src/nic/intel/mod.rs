@@ -5,6 +5,7 @@
 //!
 //! - `queue`: **receive and send**, top-down in one file: read this one first
 //! - [`spec::descriptor`](linerate_spec::descriptor): the words of a descriptor
+//! - `context`: checksums and segmentation that the card does
 //! - `ring`: descriptors in memory, and the buffer of each
 //! - `vector`: the loops of `queue` with vector instructions
 //! - `start`: starting and stopping a queue; where its buffers come from and go to
@@ -12,6 +13,7 @@
 //! - `hardware`: registers, bounded waits, the state that queues share
 //! - this file: the control side, [`Intel`]
 
+mod context;
 mod hardware;
 mod queue;
 mod ring;

@@ -14,6 +14,7 @@
 //! empty one from the batch. Send gives the batch the buffers of packets that the card has sent. So forwarding touches
 //! only descriptors, slots and these arrays.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -21,11 +22,13 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use linerate_core::batch::Batch;
 use linerate_core::error::Result;
 use linerate_core::memory::{Locate, Placement, Pool, Reservation};
+use linerate_core::offload::Offload;
 use linerate_core::port::{QueueCounters, RegionRx, RegionTx};
 use linerate_core::slot::Slot;
 use linerate_spec::descriptor::{receive, transmit};
 
 use super::Controller;
+use super::context::{Alike, CardOffload};
 use super::hardware::Hardware;
 use super::ring::DescriptorRing;
 use super::vector::{Groups, SMALLEST};
@@ -33,6 +36,8 @@ use crate::pci::{Bar, Doorbell, Interrupt};
 
 /// One descriptor in 32 has RS: one write by the card and one read by the driver per batch.
 pub(super) const REPORT_EVERY: usize = 32;
+/// The entry of a context descriptor in the array of buffers: no region has a buffer with this number.
+pub(super) const CONTEXT: u32 = Slot::EMPTY.buf();
 /// Received descriptors per doorbell: a quarter of the shortest ring. Up to twice as many may accumulate.
 const REFILL_BATCH: usize = 16;
 
@@ -374,6 +379,12 @@ pub(super) struct IntelTx<B: Bar, C: Controller, L: Locate> {
     pub(super) oldest_report: u8,
     pub(super) next_report: u8,
     pub(super) unreported: usize,
+    /// The card's context, if it is known. Packets with the same headers share it.
+    pub(super) context: Option<[u64; 2]>,
+    /// The packets that can use this context and are recognised by a comparison.
+    pub(super) alike: Option<Alike>,
+    /// Context descriptors between `clean` and `next`. They have no buffers.
+    pub(super) contexts: usize,
     pub(super) doorbell: B::Doorbell,
     /// Loops over groups of packets, if the processor has them.
     pub(super) groups: Option<Groups<L>>,
@@ -415,7 +426,7 @@ impl<B: Bar, C: Controller, L: Locate> RegionTx for IntelTx<B, C, L> {
     }
 
     fn buffers(&self) -> usize {
-        self.ring.since(self.clean)
+        self.ring.since(self.clean) - self.contexts
     }
 
     fn stop(&mut self) -> Result<()> {
@@ -469,7 +480,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         let address = self.addresses.locate(((slot.buf() as usize) << self.shift) + slot.offset());
         let descriptor = self.ring.descriptor();
         descriptor[0].store(address, Relaxed);
-        descriptor[1].store(Self::word(length), Relaxed);
+        descriptor[1].store(Self::word(length, COMMAND), Relaxed);
         *self.ring.buf() = slot.buf();
         self.ring.advance(1);
         self.unreported += 1;
@@ -481,8 +492,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
 
     /// Returns word 1 of the descriptor of a packet in one buffer. One multiplication puts the length into both fields.
     #[inline(always)]
-    fn word(length: usize) -> u64 {
-        COMMAND + length as u64 * (1 << transmit::PAYLEN_SHIFT | 1)
+    fn word(length: usize, command: u64) -> u64 {
+        command + length as u64 * (1 << transmit::PAYLEN_SHIFT | 1)
     }
 
     /// Sends a batch of the queue's own region.
@@ -543,18 +554,25 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     /// As [`fill_run`](Self::fill_run), one packet at a time.
     #[inline(always)]
     fn fill_singly(&mut self, slots: &[Slot]) -> usize {
-        let (locate, shift, longest) = (self.addresses.locator(), self.shift, self.longest);
+        let (locate, shift, longest, alike) = (self.addresses.locator(), self.shift, self.longest, self.alike);
         let mut filled = 0;
         let (descriptors, bufs) = self.ring.rest();
         for ((descriptor, buf), slot) in descriptors.iter().zip(bufs).zip(slots) {
-            let length = slot.whole_len();
+            let (mut length, mut command) = (slot.whole_len(), COMMAND);
             if length.wrapping_sub(transmit::SHORTEST) > longest - transmit::SHORTEST {
-                break;
+                let Some(alike) = &alike else { break };
+                // SAFETY: the slot is of the queue's pool.
+                let view = unsafe { self.pool.region().view() };
+                let is_alike = |offload| alike.includes(view.bytes(slot), offload);
+                if slot.has_more() || slot.len() > longest || !Offload::of(slot, view).is_some_and(is_alike) {
+                    break;
+                }
+                (length, command) = (slot.len(), COMMAND | transmit::TXSM);
             }
             let address = locate(((slot.buf() as usize) << shift) + slot.offset());
             descriptor[0].store(address, Relaxed);
             *buf = slot.buf();
-            descriptor[1].store(Self::word(length), Relaxed);
+            descriptor[1].store(Self::word(length, command), Relaxed);
             filled += 1;
         }
         self.ring.advance(filled);
@@ -601,17 +619,28 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     fn reclaim(&mut self, batch: &mut Batch) {
         while self.is_reclaiming(batch) {
             let end = self.oldest_report() + 1;
-            // SAFETY: the card is done with these buffers of the batch's pool, and `clean` advances past them.
-            unsafe {
-                if self.clean < end {
-                    batch.recycle(self.ring.bufs(self.clean..end));
-                } else {
-                    batch.recycle(self.ring.bufs(self.clean..self.ring.len()));
-                    batch.recycle(self.ring.bufs(0..end));
+            let (before, after) =
+                if self.clean < end { (self.clean..end, 0..0) } else { (self.clean..self.ring.len(), 0..end) };
+            for done in [before, after] {
+                match self.contexts {
+                    // SAFETY: the card is done with these buffers of the batch's pool, and `clean` advances past them.
+                    0 => unsafe { batch.recycle(self.ring.bufs(done)) },
+                    _ => self.reclaim_among_contexts(batch, done),
                 }
             }
             self.clean = self.ring.wrap(end);
             self.oldest_report = self.oldest_report.wrapping_add(1);
+        }
+    }
+
+    /// As [`reclaim`](Self::reclaim), for descriptors that the card is done with, some of which are contexts.
+    #[cold]
+    fn reclaim_among_contexts(&mut self, batch: &mut Batch, done: Range<usize>) {
+        for bufs in self.ring.bufs(done).split_inclusive(|&buf| buf == CONTEXT) {
+            let held = bufs.strip_suffix(&[CONTEXT]).unwrap_or(bufs);
+            self.contexts -= bufs.len() - held.len();
+            // SAFETY: as in `reclaim`; these have buffers.
+            unsafe { batch.recycle(held) };
         }
     }
 
@@ -625,50 +654,94 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     /// segmentation. Drops it if it is too long. Returns the count of slots taken, 0 if the ring has no room.
     #[cold]
     fn send_slow(&mut self, batch: &mut Batch, at: usize) -> usize {
-        let finished = batch.finish_packet(at);
+        let offload = self.left_to_card(batch, at);
+        let finished = offload.is_some() || batch.finish_packet(at);
         // SAFETY: only the length of a slot changes.
         let slots = unsafe { &mut batch.raw_slots()[at..] };
         let count = Slot::first_packet(slots);
         let slots = &mut slots[..count];
         let mut length: usize = slots.iter().map(Slot::len).sum();
-        if length > self.longest || count > transmit::MOST_DESCRIPTORS || !finished {
+        let is_too_long = length > self.longest && !offload.as_ref().is_some_and(CardOffload::is_segmented);
+        if is_too_long || count > self.most_slots() || !finished {
             self.counters.dropped();
             let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
             // SAFETY: the caller counts these slots as sent, and the card does not get their buffers.
             unsafe { batch.recycle(&bufs) };
             return count;
         }
-        if count > self.free() {
+        let context = offload.as_ref().map(CardOffload::context).filter(|context| self.context != Some(*context));
+        if count + usize::from(context.is_some()) > self.free() {
             return 0;
         }
         if length < transmit::SHORTEST {
-            // Too short for the card to pad (7.2.1.1): pad with zeros, so that no old contents of the buffer are sent.
-            let last = &mut slots[count - 1];
-            let (old, new) = (last.len(), last.len() + transmit::SHORTEST - length);
-            let offset = last.offset().min(self.pool.region().buffer_size() - new);
-            let shift = last.offset() - offset;
-            // SAFETY: `offset + new` is at most the buffer size, and the slot is of the queue's pool.
-            let bytes = unsafe {
-                last.set_data(offset, new);
-                self.pool.region().view().bytes_mut(last)
-            };
-            bytes.copy_within(shift.min(new)..(shift + old).min(new), 0);
-            bytes[old..].fill(0);
-            length = transmit::SHORTEST;
+            length = self.pad(&mut slots[count - 1], transmit::SHORTEST - length, length);
+        }
+        let (mut options, mut alike) = ((length as u64) << transmit::PAYLEN_SHIFT, None);
+        if let Some(offload) = &offload {
+            // SAFETY: the slot is of the queue's pool.
+            let view = unsafe { self.pool.region().view() };
+            let left = Offload::of(&slots[0], view);
+            let first = view.bytes_mut(&mut slots[0]);
+            alike = left.and_then(|left| Alike::of(offload, left, first));
+            offload.prepare(first);
+            options = offload.options() | (offload.payload_len(length) as u64) << transmit::PAYLEN_SHIFT;
+        }
+        if let Some(context) = context {
+            self.write(context, CONTEXT);
+            (self.context, self.alike, self.contexts) = (Some(context), alike, self.contexts + 1);
         }
         for (index, slot) in slots.iter().enumerate() {
             let command = if index + 1 < count { COMMAND & !transmit::EOP } else { COMMAND };
             let address = self.addresses.locate(((slot.buf() as usize) << self.shift) + slot.offset());
-            let descriptor = self.ring.descriptor();
-            descriptor[0].store(address, Relaxed);
-            descriptor[1].store(command | slot.len() as u64 | (length as u64) << transmit::PAYLEN_SHIFT, Relaxed);
-            *self.ring.buf() = slot.buf();
-            self.ring.advance(1);
+            self.write([address, command | slot.len() as u64 | options], slot.buf());
         }
-        self.unreported += count;
         if self.unreported >= REPORT_EVERY {
             self.set_report_status();
         }
         count
+    }
+
+    /// Returns the most slots of a packet. With a context, they fit the shortest ring while the newest packets in it are
+    /// not reported.
+    fn most_slots(&self) -> usize {
+        transmit::MOST_DESCRIPTORS.min(self.ring.len() - REPORT_EVERY - 1)
+    }
+
+    /// Returns the offloads of the packet at slot `at` that the card will do, if any are pending. It cannot do those of
+    /// packets in tunnels or in too many buffers.
+    fn left_to_card(&self, batch: &Batch, at: usize) -> Option<CardOffload> {
+        let slots = &batch.slots()[at..];
+        let packet = &slots[..Slot::first_packet(slots)];
+        let first = packet.first().filter(|_| packet.len() <= self.most_slots())?;
+        // SAFETY: the slot is of the queue's pool.
+        let view = unsafe { self.pool.region().view() };
+        let offload = Offload::of(first, view)?;
+        CardOffload::of(view.bytes(first), packet.iter().map(Slot::len).sum(), offload, self.longest)
+    }
+
+    /// Appends `missing` zeros to a packet of `length` bytes that is too short for the card to pad (7.2.1.1), so that
+    /// no old contents of the buffer are sent. Returns the new length. `last` is the packet's last slot.
+    fn pad(&self, last: &mut Slot, missing: usize, length: usize) -> usize {
+        let (old, new) = (last.len(), last.len() + missing);
+        let offset = last.offset().min(self.pool.region().buffer_size() - new);
+        let shift = last.offset() - offset;
+        // SAFETY: `offset + new` is at most the buffer size, and the slot is of the queue's pool.
+        let bytes = unsafe {
+            last.set_data(offset, new);
+            self.pool.region().view().bytes_mut(last)
+        };
+        bytes.copy_within(shift.min(new)..(shift + old).min(new), 0);
+        bytes[old..].fill(0);
+        length + missing
+    }
+
+    /// Writes the words of the next descriptor, whose buffer is `buf`.
+    fn write(&mut self, words: [u64; 2], buf: u32) {
+        let descriptor = self.ring.descriptor();
+        descriptor[0].store(words[0], Relaxed);
+        descriptor[1].store(words[1], Relaxed);
+        *self.ring.buf() = buf;
+        self.ring.advance(1);
+        self.unreported += 1;
     }
 }

@@ -11,7 +11,7 @@ use linerate_core::port::QueueCounters;
 
 use super::Controller;
 use super::hardware::Hardware;
-use super::queue::{IntelRx, IntelTx, REPORT_EVERY};
+use super::queue::{CONTEXT, IntelRx, IntelTx, REPORT_EVERY};
 use super::ring::DescriptorRing;
 use super::vector::Groups;
 use crate::pci::Bar;
@@ -126,6 +126,9 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             oldest_report: 0,
             next_report: 0,
             unreported: 0,
+            context: None,
+            alike: None,
+            contexts: 0,
             doorbell: hardware.bar.doorbell(C::transmit_tail(queue).offset),
             addresses,
             shift: pool.region().shift(),
@@ -147,8 +150,9 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         self.is_stopped = true;
         let stopped = C::stop_transmit_queue(&self.hardware, self.queue);
         let (all, end) = (self.ring.bufs(0..self.ring.len()), self.ring.next());
-        let held =
+        let mut held =
             if self.clean <= end { all[self.clean..end].to_vec() } else { [&all[self.clean..], &all[..end]].concat() };
+        held.retain(|&buf| buf != CONTEXT);
         self.hardware.release(stopped, &held)
     }
 }

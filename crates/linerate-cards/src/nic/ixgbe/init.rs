@@ -113,6 +113,8 @@ impl<B: Bar> Hardware<B, X82599> {
         }
         // Without relaxed ordering, the card writes back a descriptor only after reading its data (8.2.3.11.2).
         (0..self.config.options.tx_queues).for_each(|n| self.clear(DCA_TXCTRL(n), DCA_TXCTRL::DESC_WRO_EN));
+        // Only the first segment keeps CWR, and only the last keeps FIN and PSH (RFC 3168).
+        self.write(DTXTCPFLGL, DTXTCPFLGL::FIRST_SEGMENT | DTXTCPFLGL::MIDDLE_SEGMENTS);
         self.set(DMATXCTL, DMATXCTL::TE);
     }
 

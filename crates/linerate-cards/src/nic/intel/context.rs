@@ -1,0 +1,102 @@
+//! Context descriptors: they tell the card where the headers are of a packet whose checksum or segmentation is left to
+//! it (7.2.3.2.3, 7.2.4, 7.2.5).
+
+use linerate_core::offload::{Headers, Offload, Segmentation};
+use linerate_spec::descriptor::{context, transmit};
+
+/// The offloads of a packet, as the card needs them.
+pub struct CardOffload {
+    headers: Headers,
+}
+
+impl CardOffload {
+    /// Returns the offloads of a packet of `len` bytes, if the card can do them. `first` are the packet's bytes in its
+    /// first buffer. `longest` is the longest frame.
+    pub fn of(first: &[u8], len: usize, offload: Offload, longest: usize) -> Option<CardOffload> {
+        let headers = match offload.segmentation() {
+            Segmentation::None => Headers::of_checksum(first, offload).filter(|_| len <= longest)?,
+            _ => Headers::of(first, len, offload)
+                .filter(|headers| headers.len < len && headers.len + headers.size <= longest)?,
+        };
+        let fits = headers.network < 1 << context::MACLEN_BITS
+            && headers.transport - headers.network < 1 << context::IPLEN_BITS
+            && headers.len - headers.transport < 1 << context::L4LEN_BITS;
+        fits.then_some(CardOffload { headers })
+    }
+
+    /// Returns whether the card segments the packet.
+    pub fn is_segmented(&self) -> bool {
+        self.headers.size > 0
+    }
+
+    /// Returns the words of the context descriptor, for context 0 of the queue's two.
+    pub fn context(&self) -> [u64; 2] {
+        let Headers { network, transport, len, size, is_v4, is_tcp } = self.headers;
+        let first = (network as u64) << context::MACLEN_SHIFT | (transport - network) as u64;
+        let version = if is_v4 { context::IPV4 } else { 0 };
+        let second = transmit::DEXT | transmit::DTYP_CONTEXT | version | u64::from(is_tcp) << context::L4T_SHIFT;
+        let lengths = ((len - transport) as u64) << context::L4LEN_SHIFT | (size as u64) << context::MSS_SHIFT;
+        [first, second | lengths]
+    }
+
+    /// Returns the bits that the packet's data descriptors have in addition.
+    pub fn options(&self) -> u64 {
+        match (self.is_segmented(), self.headers.is_v4) {
+            (false, _) => transmit::TXSM,
+            (true, false) => transmit::TXSM | transmit::TSE,
+            (true, true) => transmit::TXSM | transmit::TSE | transmit::IXSM,
+        }
+    }
+
+    /// Returns PAYLEN of a packet of `len` bytes: the card does not count the headers of a packet that it segments.
+    pub fn payload_len(&self, len: usize) -> usize {
+        if self.is_segmented() { len - self.headers.len } else { len }
+    }
+
+    /// Prepares the headers in the packet's first buffer. The checksum of a packet that is not segmented already has
+    /// the pseudo header's sum.
+    pub fn prepare(&self, first: &mut [u8]) {
+        if self.is_segmented() {
+            self.headers.prepare_for_card(first);
+        }
+    }
+}
+
+/// Recognises packets in one buffer that can share a context: they have the same pending checksum and the same headers
+/// as an earlier packet, without VLAN tags. Comparing is faster than parsing.
+#[derive(Clone, Copy)]
+pub struct Alike {
+    offload: Offload,
+    /// Bytes 12 to 15: the ethertype and, of IPv4, the header's length.
+    begin: u32,
+    /// The position and value of the protocol.
+    protocol: (usize, u8),
+    /// The packet contains at least the checksum.
+    shortest: usize,
+}
+
+/// The ethertype, and the first byte of the IP header; the next byte is the class of traffic.
+const BEGIN: u32 = u32::from_be_bytes([0xFF, 0xFF, 0xFF, 0]);
+
+impl Alike {
+    /// Returns the value for a packet whose checksum is left to the card; `None` if packets like it must be parsed.
+    pub fn of(card: &CardOffload, offload: Offload, first: &[u8]) -> Option<Alike> {
+        let Headers { network, is_v4, .. } = card.headers;
+        let (_, place) = offload.checksum_offsets(first.len())?;
+        let at = if is_v4 { 23 } else { 20 };
+        let begin = u32::from_be_bytes(*first.get(12..)?.first_chunk()?) & BEGIN;
+        (network == 14 && !card.is_segmented()).then_some(())?;
+        Some(Alike { offload, begin, protocol: (at, *first.get(at)?), shortest: place + 2 })
+    }
+
+    /// Returns whether a packet is like the earlier one. `bytes` are all of its bytes.
+    #[inline(always)]
+    pub fn includes(&self, bytes: &[u8], offload: Offload) -> bool {
+        let begin = bytes.get(12..16).map(|bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) & BEGIN);
+        let (at, protocol) = self.protocol;
+        bytes.len() >= self.shortest
+            && begin == Some(self.begin)
+            && bytes.get(at) == Some(&protocol)
+            && offload == self.offload
+    }
+}
