@@ -3,8 +3,8 @@
 
 use linerate_core::error::Result;
 use linerate_core::port::{
-    Address, Config, Description, Device, Form, MTU, Maturity, OFFLOADS, Opening, PortClass, PortKind, PortOption,
-    QUEUES, RING, VECTORS,
+    Address, Config, Description, Device, Form, METADATA, MTU, Maturity, OFFLOADS, Opening, PortClass, PortKind,
+    PortOption, QUEUES, RING, VECTORS,
 };
 
 use crate::nic;
@@ -12,7 +12,7 @@ use crate::pci::{self, NetworkCard, is_address};
 use crate::vfio_user::VfioUser;
 
 /// The options of ports that use a driver of [`nic`].
-const DRIVER: &[PortOption] = &[QUEUES, RING, MTU, OFFLOADS, VECTORS];
+const DRIVER: &[PortOption] = &[QUEUES, RING, MTU, OFFLOADS, METADATA, VECTORS];
 
 /// A card by its PCI address.
 pub static CARD: PortKind = PortKind {

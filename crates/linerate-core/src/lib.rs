@@ -7,7 +7,7 @@
 //!   [`PortKind`](port::PortKind), which declares a kind of port
 //! - [`slot`], [`batch`], [`packet`]: 8-byte handles of packet buffers, and batches of packets between queues
 //! - [`memory`]: regions, pools, and memory shared with a device or another process
-//! - [`offload`]: pending checksums and segmentation
+//! - [`offload`]: pending checksums and segmentation; [`metadata`]: checksums, hashes and tags that a port reports
 //! - [`event`], [`ring`]: events, timeouts and handover between threads; ring indices shared by two sides
 //! - [`unix_socket`]: Unix sockets for protocols that pass file descriptors
 //! - [`filter`]: packet filters; [`error`]: errors with remedies
@@ -24,6 +24,7 @@ pub mod filter;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 pub mod memory;
+pub mod metadata;
 pub mod offload;
 pub mod packet;
 pub mod port;

@@ -5,6 +5,9 @@
 //! supports offloads passes them on. Other queues compute checksums and segment packets in software
 //! ([`Batch::finish_packet`](crate::Batch::finish_packet)).
 
+use std::num::NonZeroU16;
+
+use crate::filter::ExtensionHeaders;
 use crate::memory::View;
 use crate::slot::Slot;
 
@@ -48,6 +51,60 @@ impl Offload {
     const NEEDS_CHECKSUM: u8 = 1;
     /// A flag of the segmentation type: TCP's CWR is set. Only the first segment keeps it (RFC 3168).
     const ECN: u8 = 0x80;
+
+    /// Prepares the headers of a packet of `len` bytes whose TCP or UDP checksum is left to the port that sends it, and
+    /// returns what is left. With a `size`, the payload is also left to be segmented into parts of that size. `first`
+    /// are the packet's first bytes, with all headers. Returns `None` and changes nothing if the outermost IP packet has
+    /// neither protocol, is a fragment, has a routing header, or has another length than the packet.
+    ///
+    /// [`Packet::leave_checksum`](crate::Packet::leave_checksum) and
+    /// [`Packet::leave_segments`](crate::Packet::leave_segments) do this for a packet of a batch.
+    ///
+    /// ```
+    /// use linerate::offload::{Offload, Segmentation};
+    ///
+    /// let mut udp = vec![2; 12];
+    /// udp.extend([8, 0, 0x45, 0, 0, 38, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    /// udp.extend([0, 1, 0, 2, 0, 18, 0, 0]);
+    /// udp.extend([7; 10]);
+    /// let left = Offload::leave(&mut udp, 52, None).unwrap();
+    /// assert!(left.needs_checksum() && left.segmentation() == Segmentation::None);
+    /// assert!(left.finish_bytes(&mut udp));
+    /// assert_eq!(udp[40..42], [0xC8, 0xA5]);
+    /// ```
+    pub fn leave(first: &mut [u8], len: usize, size: Option<NonZeroU16>) -> Option<Offload> {
+        let (network, is_v4) = network_header(first)?;
+        let word = |at: usize| first.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| u16::from_be_bytes(*bytes));
+        let (protocol, transport, end, addresses) = if is_v4 {
+            let transport = network + usize::from(first[network] & 0xF) * 4;
+            (word(network + 6)? & 0x3FFF == 0).then_some(())?;
+            let end = network + usize::from(word(network + 2)?);
+            (*first.get(network + 9)?, transport, end, first.get(network + 12..network + 20)?)
+        } else {
+            const ROUTING: u8 = 43;
+            const FRAGMENT: u8 = 44;
+            let addresses = first.get(network + 8..network + 40)?;
+            let mut walk = ExtensionHeaders::new(first, first[network + 6], network + 40);
+            let is_other = walk.any(|header| [ROUTING, FRAGMENT].contains(&header.protocol));
+            let (protocol, transport) = walk.transport().filter(|_| !is_other)?;
+            (protocol, transport, network + 40 + usize::from(word(network + 4)?), addresses)
+        };
+        let (kind, place) = match (protocol, is_v4) {
+            (6, true) => (1, 16),
+            (6, false) => (4, 16),
+            (17, _) => (5, 6),
+            _ => return None,
+        };
+        // After the IP packet, a short frame has padding. Zeros do not change the sum.
+        let padding = if end < len && len <= 60 { first.get(end..len)? } else { &[] };
+        let is_whole = end == len || !padding.is_empty() && padding.iter().all(|&byte| byte == 0) && size.is_none();
+        let length = end.checked_sub(transport).filter(|length| is_whole && *length >= place + 2)? as u16;
+        let sum = !checksum([addresses, &[0, protocol], &length.to_be_bytes()]);
+        first.get_mut(transport + place..)?.first_chunk_mut::<2>()?.copy_from_slice(&sum.to_be_bytes());
+        let ([a, b], [c, d]) = (size.map_or(0, NonZeroU16::get).to_le_bytes(), (transport as u16).to_le_bytes());
+        let kind = if size.is_some() { kind } else { 0 };
+        Some(Offload([Offload::NEEDS_CHECKSUM, kind, 0, 0, a, b, c, d, place as u8, 0]))
+    }
 
     /// Returns the pending offloads of the packet that begins in this slot.
     pub fn of(slot: &Slot, view: View<'_>) -> Option<Offload> {

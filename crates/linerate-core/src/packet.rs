@@ -1,11 +1,13 @@
 //! The packets of a batch, for reading and writing.
 #![allow(unsafe_code)]
 
+use std::num::NonZeroU16;
 use std::ops::{Deref, DerefMut};
 use std::time::SystemTime;
 
 use crate::error::{Error, ErrorKind, Remedy, Result};
 use crate::memory::View;
+use crate::metadata::{self, HAS_TIME, Metadata, PRESENCE};
 use crate::offload::Offload;
 use crate::slot::Slot;
 
@@ -200,20 +202,24 @@ pub fn now() -> u64 {
 
 /// Records when and where a packet with this first slot arrived.
 pub fn stamp(first: &mut Slot, view: View<'_>, nanoseconds: u64, origin: Origin) {
-    first.set_stamped();
-    let mut bytes = [0; View::NOTES - ORIGIN];
+    let presence = if first.is_described() { metadata::presence(&view.notes(first)) } else { 0 };
+    first.set_described();
+    let mut bytes = [0; PRESENCE + 4 - ORIGIN];
     bytes[..Origin::LEN].copy_from_slice(&origin.to_bytes());
-    bytes[Origin::LEN..].copy_from_slice(&nanoseconds.to_ne_bytes());
+    bytes[STAMP - ORIGIN..PRESENCE - ORIGIN].copy_from_slice(&nanoseconds.to_ne_bytes());
+    bytes[PRESENCE - ORIGIN..].copy_from_slice(&(presence | HAS_TIME).to_ne_bytes());
     view.note(first, ORIGIN, &bytes);
 }
 
 /// Returns when the packet with this first slot arrived, if it was recorded.
 #[inline(always)]
 pub fn timestamp(first: &Slot, view: View<'_>) -> Option<u64> {
-    if !first.is_stamped() {
+    if !first.is_described() {
         return None;
     }
-    view.notes(first)[STAMP..].first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
+    let notes = view.notes(first);
+    let time = notes[STAMP..].first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
+    time.filter(|_| metadata::presence(&notes) & HAS_TIME != 0)
 }
 
 /// One packet of a batch. Its bytes are in one slot or, if it is longer than a buffer, in a chain of slots.
@@ -224,7 +230,7 @@ pub fn timestamp(first: &Slot, view: View<'_>) -> Option<u64> {
 /// For typed headers, use a parser of slices, such as etherparse: `examples/headers.rs` of the crate `linerate`.
 ///
 /// Headers can be added and removed at the front without copying: a received packet has a [headroom](Packet::headroom)
-/// of at least 104 bytes.
+/// of at least 88 bytes.
 ///
 /// ```
 /// # fn main() -> linerate::Result<()> {
@@ -378,7 +384,7 @@ impl Packet<'_> {
     /// # let mut packet = batch.packets().next().unwrap();
     /// let headroom = packet.headroom();
     /// packet.push(8)?;
-    /// assert_eq!((headroom, packet.headroom()), (104, 96));
+    /// assert_eq!((headroom, packet.headroom()), (88, 80));
     /// # Ok(()) }
     /// ```
     #[inline(always)]
@@ -611,6 +617,73 @@ impl Packet<'_> {
         if self.slots[0].is_unfinished() { self.finish_checksum() } else { Ok(()) }
     }
 
+    /// Leaves the TCP or UDP checksum to the port that sends the packet: its card, the receiver in another machine, or
+    /// the port's software. The checksum field may contain anything.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let ([port], mut batch) = (linerate::open(["null:"])?, linerate::Batch::new());
+    /// # let mut udp = Vec::new();
+    /// # let headers = etherparse::PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9);
+    /// # headers.udp(80, 4321).write(&mut udp, &[7; 100]).unwrap();
+    /// batch.push(port.pool(), &udp);
+    /// let mut packet = batch.packets().next().unwrap();
+    /// packet[50] = 8; // changes the payload
+    /// packet.leave_checksum()?;
+    /// assert!(packet.offload().is_some());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the packet is not TCP or UDP over the outermost IP header, is a fragment, has a
+    /// routing header, or has another length than in its IP header; [`ErrorKind::Unfinished`] as for
+    /// [`push`](Packet::push). The packet is then unchanged.
+    pub fn leave_checksum(&mut self) -> Result<()> {
+        self.leave(None)
+    }
+
+    /// Leaves segmentation and checksums to the port that sends the packet: it becomes several packets with at most
+    /// `size` bytes of TCP or UDP payload each. The packet may have up to 65,553 bytes, without the limit of the port's
+    /// longest frame.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [mut port, mut other] = linerate::open(["sim:left?wire=sim:right", "sim:right?wire=sim:left"])?;
+    /// # let mut batch = linerate::Batch::new();
+    /// # let mut tcp = Vec::new();
+    /// # let headers = etherparse::PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9);
+    /// # headers.tcp(80, 4321, 0, 1000).write(&mut tcp, &[7; 10_000]).unwrap();
+    /// # let (mut tx, mut rx) = (port.tx(0)?, other.rx(0)?);
+    /// batch.push(port.pool(), &tcp); // with 10,000 bytes of payload
+    /// batch.packets().next().unwrap().leave_segments(1448.try_into().unwrap())?;
+    /// tx.send(&mut batch);
+    /// # let mut arrived = 0;
+    /// while arrived < 7 {
+    ///     arrived += rx.recv(&mut batch);
+    ///     batch.clear();
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`leave_checksum`](Packet::leave_checksum).
+    pub fn leave_segments(&mut self, size: NonZeroU16) -> Result<()> {
+        self.leave(Some(size))
+    }
+
+    fn leave(&mut self, size: Option<NonZeroU16>) -> Result<()> {
+        self.finish()?;
+        let (len, view) = (self.len(), self.view);
+        let Some(first) = self.slots.first_mut() else { return Ok(()) };
+        let Some(left) = Offload::leave(view.bytes_mut(first), len, size) else {
+            let why = "the packet has no checksum that can be left: it is not TCP or UDP, a fragment, has a routing \
+                       header, or has another length than in its IP header";
+            return Err(Error::new(ErrorKind::Unsupported, "", why));
+        };
+        left.note(first, view);
+        Ok(())
+    }
+
     #[cold]
     fn finish_checksum(&mut self) -> Result<()> {
         match self.offload() {
@@ -658,12 +731,35 @@ impl Packet<'_> {
     #[inline]
     pub fn origin(&self) -> Origin {
         match self.slots.first() {
-            Some(first) if first.is_stamped() => {
+            Some(first) if timestamp(first, self.view).is_some() => {
                 let notes = self.view.notes(first);
                 notes[ORIGIN..].first_chunk().map_or(Origin::Port, |bytes| Origin::from_bytes(*bytes))
             }
             _ => Origin::Port,
         }
+    }
+
+    /// Returns whether the packet has a timestamp or other metadata.
+    pub(crate) fn is_described(&self) -> bool {
+        self.slots.first().is_some_and(Slot::is_described)
+    }
+
+    /// Returns what the port found out about the packet when it arrived, if it was opened with metadata
+    /// (`?metadata=on`).
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let ([port], mut batch) = (linerate::open(["null:"])?, linerate::Batch::new());
+    /// use linerate::metadata::Metadata;
+    ///
+    /// batch.push(port.pool(), &[0; 60]);
+    /// let metadata = batch.packets().next().unwrap().metadata();
+    /// assert_eq!(metadata, Metadata::default()); // the program made the packet
+    /// # Ok(()) }
+    /// ```
+    #[inline]
+    pub fn metadata(&self) -> Metadata {
+        self.slots.first().map_or(Metadata::default(), |first| Metadata::of(first, self.view))
     }
 
     /// Returns the pending offloads.
@@ -802,7 +898,7 @@ mod tests {
         let before = whole(&packet);
         let headroom = HEADROOM - View::NOTES;
         assert_eq!((packet.headroom(), packet.tailroom()), (headroom, FULL - 5));
-        assert!(packet.push(headroom + 1).is_err_and(|error| error.why().ends_with("its headroom has 104")));
+        assert!(packet.push(headroom + 1).is_err_and(|error| error.why().ends_with("its headroom has 88")));
         assert!(packet.push(usize::MAX).is_err_and(|error| error.kind() == ErrorKind::NoRoom));
         assert!(packet.extend(FULL - 4).is_err_and(|error| error.kind() == ErrorKind::NoRoom));
         assert!(packet.extend(usize::MAX).is_err_and(|error| error.kind() == ErrorKind::NoRoom));
@@ -830,7 +926,7 @@ mod tests {
         assert!(packet.pull(4096 - HEADROOM).is_err_and(|error| error.why().ends_with(" 3967")));
         packet.pull(3967).unwrap();
         assert_eq!((packet.len(), packet.headroom()), (65_000 - 3967, 4095 - View::NOTES));
-        packet.push(4071).unwrap();
+        packet.push(packet.headroom()).unwrap();
         assert_eq!(packet.tailroom(), 65_536 - View::NOTES - packet.len());
         packet.extend(packet.tailroom()).unwrap();
         assert_eq!((packet.len(), packet.tailroom()), (65_536 - View::NOTES, 0));

@@ -6,7 +6,7 @@ mod words;
 
 /// Bytes reserved before a packet's data when it is received or allocated.
 ///
-/// Two cache lines: 24 bytes of metadata (offloads and timestamp), and 104 bytes for headers that a program adds with
+/// Two cache lines: 40 bytes of offloads and metadata, and 88 bytes for headers that a program adds with
 /// [`Packet::push`](crate::Packet::push).
 pub const HEADROOM: usize = 128;
 
@@ -23,7 +23,7 @@ pub const HEADROOM: usize = 128;
 /// - `len`: bytes of data in this buffer
 /// - flags: bit 51, [`more`](Slot::has_more): the packet continues in the next slot; bit 50,
 ///   [`unfinished`](Slot::is_unfinished): its checksum or segmentation is pending; bit 49,
-///   [`stamped`](Slot::is_stamped): the headroom contains a timestamp; bit 48, [`unlearned`](Slot::is_unlearned): a
+///   [`described`](Slot::is_described): the headroom contains metadata; bit 48, [`unlearned`](Slot::is_unlearned): a
 ///   switch does not learn from it
 /// - `offset`: bytes from the buffer's start to the data, at most 4,095; in the top bits, so that one shift extracts it
 ///
@@ -39,7 +39,7 @@ pub struct Slot {
 
 const MORE: u32 = 1 << 19;
 const UNFINISHED: u32 = 1 << 18;
-const STAMPED: u32 = 1 << 17;
+const DESCRIBED: u32 = 1 << 17;
 const UNLEARNED: u32 = 1 << 16;
 const OFFSET: u32 = 20;
 
@@ -50,6 +50,9 @@ impl Slot {
     /// The shift of the offset in the 64 bits, for vector code.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub const OFFSET: u32 = u32::BITS + OFFSET;
+
+    /// The `described` flag in the 64 bits.
+    pub const DESCRIBED_WORD: u64 = (DESCRIBED as u64) << u32::BITS;
 
     /// The largest offset of a slot.
     pub const MAX_OFFSET: usize = 0xFFF;
@@ -107,15 +110,16 @@ impl Slot {
         self.data = self.data & !UNFINISHED | if unfinished { UNFINISHED } else { 0 };
     }
 
-    /// Returns whether the packet has a [timestamp](crate::Packet::timestamp). Set only on first slots.
+    /// Returns whether the headroom contains a [timestamp](crate::Packet::timestamp) or other
+    /// [metadata](crate::Packet::metadata). Set only on first slots.
     #[inline(always)]
-    pub const fn is_stamped(&self) -> bool {
-        self.data & STAMPED != 0
+    pub const fn is_described(&self) -> bool {
+        self.data & DESCRIBED != 0
     }
 
-    /// Sets the `stamped` flag.
-    pub const fn set_stamped(&mut self) {
-        self.data |= STAMPED;
+    /// Sets the `described` flag.
+    pub const fn set_described(&mut self) {
+        self.data |= DESCRIBED;
     }
 
     /// Returns whether a switch must not learn the packet's source address (netmap's `NS_NO_LEARN`). Set only on first
@@ -147,7 +151,7 @@ impl Slot {
     #[inline(always)]
     pub const unsafe fn set_data(&mut self, offset: usize, len: usize) {
         debug_assert!(offset <= Self::MAX_OFFSET && len <= u16::MAX as usize);
-        self.data = self.data & (MORE | UNFINISHED | STAMPED | UNLEARNED) | len as u32 | (offset as u32) << OFFSET;
+        self.data = self.data & (MORE | UNFINISHED | DESCRIBED | UNLEARNED) | len as u32 | (offset as u32) << OFFSET;
     }
 
     /// Returns whether this entry has no buffer.
@@ -184,9 +188,9 @@ mod tests {
         slot.set_unfinished(true);
         assert!(slot.is_unfinished() && slot.has_more() && slot.whole_len() > usize::from(u16::MAX));
         slot.set_unfinished(false);
-        assert!(!slot.is_unfinished() && slot.len() == 1 && !slot.is_stamped());
-        slot.set_stamped();
+        assert!(!slot.is_unfinished() && slot.len() == 1 && !slot.is_described());
+        slot.set_described();
         set_data(&mut slot, HEADROOM, 5);
-        assert!(slot.is_stamped() && slot.has_more() && slot.whole_len() > usize::from(u16::MAX));
+        assert!(slot.is_described() && slot.has_more() && slot.whole_len() > usize::from(u16::MAX));
     }
 }

@@ -7,8 +7,8 @@ use linerate_cards::nic::ixgbe::Ixgbe;
 use linerate_core::error::{Error, Result};
 use linerate_core::memory::{Pool, Region, RegionOptions};
 use linerate_core::port::{
-    Address, Config, Description, Device, MTU, OFFLOADS, Opening, Port, PortClass, PortKind, PortOption, QUEUES, RING,
-    VECTORS, Value,
+    Address, Config, Description, Device, METADATA, MTU, OFFLOADS, Opening, Port, PortClass, PortKind, PortOption,
+    QUEUES, RING, VECTORS, Value,
 };
 
 use crate::{Card, CardBar, Runner, open_named};
@@ -27,6 +27,7 @@ pub static SIM: PortKind = PortKind {
             RING,
             MTU,
             OFFLOADS,
+            METADATA,
             VECTORS,
             PortOption {
                 name: "device",

@@ -481,7 +481,7 @@ fn check_sums(frame: &[u8], headers: &Headers) -> u64 {
         Some(true) => done,
         Some(false) => done | wrong,
     };
-    bits(ip, receive::IPCS, receive::IPE) | bits(transport, receive::L4CS, receive::L4E)
+    bits(ip, receive::IPCS, receive::IPE_82599) | bits(transport, receive::L4CS, receive::L4E_82599)
 }
 
 /// Returns whether the packets of a queue are coalesced.
@@ -551,8 +551,8 @@ fn deliver(
                         | bit(receive::VP, legacy_receive::VP)
                         | bit(receive::IPCS, legacy_receive::IPCS)
                         | bit(receive::L4CS, legacy_receive::L4CS)
-                        | bit(receive::L4E, legacy_receive::L4E)
-                        | bit(receive::RXE_82599 | receive::IPE, legacy_receive::RXE)
+                        | bit(receive::L4E_82599, legacy_receive::L4E)
+                        | bit(receive::RXE_82599 | receive::IPE_82599, legacy_receive::RXE)
                         | status >> receive::VLAN_SHIFT << receive::VLAN_SHIFT
                         | part.len() as u64,
                 ]

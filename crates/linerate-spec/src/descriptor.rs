@@ -40,10 +40,14 @@ pub mod receive {
     pub const TS: u64 = 1 << 16;
     /// Word 1: the packet came from another function of this card.
     pub const LB: u64 = 1 << 18;
-    /// Word 1: the layer-4 checksum is wrong.
-    pub const L4E: u64 = 1 << 30;
-    /// Word 1: the IPv4 header checksum is wrong.
-    pub const IPE: u64 = 1 << 31;
+    /// Word 1: the layer-4 checksum is wrong; valid with [`L4CS`].
+    pub const L4E_82599: u64 = 1 << 30;
+    /// Word 1: as [`L4E_82599`], on the 82576.
+    pub const L4E_82576: u64 = 1 << 29;
+    /// Word 1: the IPv4 header checksum is wrong; valid with [`IPCS`].
+    pub const IPE_82599: u64 = 1 << 31;
+    /// Word 1: as [`IPE_82599`], on the 82576.
+    pub const IPE_82576: u64 = 1 << 30;
     /// Word 1: shift of the next descriptor of a coalesced packet (16 bits), instead of errors.
     pub const NEXTP_SHIFT: u32 = 4;
     /// Word 1: shift of the VLAN tag (16 bits).
@@ -66,6 +70,10 @@ pub mod receive {
     pub const TYPE_SCTP: u64 = 1 << 10;
     /// Word 0: an ethertype filter matched; its number is in bits 6 to 4.
     pub const TYPE_ETQF: u64 = 1 << 15;
+    /// Word 0: shift of the packet type.
+    pub const TYPE_SHIFT: u32 = 4;
+    /// Word 0: the headers in the packet type, from IPv4 to SCTP, without [`TYPE_ETQF`].
+    pub const TYPE_HEADERS: u64 = 0x7F << TYPE_SHIFT;
     /// Word 0: the mask of the RSS type, the fields that the hash covers (section 7.1.2.8).
     pub const RSS_TYPE_MASK: u64 = 0xF;
     /// Word 0: shift of the RSS hash (32 bits).

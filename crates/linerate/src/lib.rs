@@ -99,7 +99,7 @@ pub use linerate_capture as capture;
 pub use linerate_cards::vfio_user;
 pub use linerate_cards::{nic, pci};
 pub use linerate_core::{Batch, Error, ErrorKind, HEADROOM, Packet, Packets, Remedy, Result, SlotsMut, Taken};
-pub use linerate_core::{filter, memory, packet};
+pub use linerate_core::{filter, memory, metadata, offload, packet};
 #[cfg(feature = "kernel")]
 pub use linerate_kernel as kernel;
 pub use linerate_link as link;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use linerate_core::error::{Error, Result};
 use linerate_core::offload::LONGEST;
 use linerate_core::port::{
-    Config, DEFAULT_FRAME, FRAME_HEADERS, MAX_QUEUES, MTU, OFFLOADS, PortKind, PortName, PortOption, QUEUES, RING,
-    SHORTEST_MAX_FRAME, Settings, TIMESTAMPS, TakeFromKernel, VECTORS, Value, Vectors,
+    Config, DEFAULT_FRAME, FRAME_HEADERS, MAX_QUEUES, METADATA, MTU, OFFLOADS, PortKind, PortName, PortOption, QUEUES,
+    RING, SHORTEST_MAX_FRAME, Settings, TIMESTAMPS, TakeFromKernel, VECTORS, Value, Vectors,
 };
 
 use crate::memory::Pool;
@@ -37,6 +37,9 @@ pub struct Options {
     /// (`?timestamps=on`). `packet:` can, `pcap:` with the file's times, and ports that another process serves, except
     /// pipes. Ports of a switch and monitors record when the sender's thread copies a packet.
     pub timestamps: bool,
+    /// Records what the port found out about each received packet ([`Packet::metadata`](crate::Packet::metadata)), where
+    /// the port can (`?metadata=on`): Intel's cards and `sim:`.
+    pub metadata: bool,
     /// Instructions for reading and writing descriptors (`?vectors=best`, `scalar`, `avx2` or `avx512`), for Intel's
     /// cards, `sim:` and VirtIO.
     pub vectors: Vectors,
@@ -62,6 +65,7 @@ impl Default for Options {
             interrupts: None,
             offloads: false,
             timestamps: false,
+            metadata: false,
             vectors: Vectors::Best,
             pool: None,
             local: false,
@@ -107,6 +111,7 @@ impl Options {
         self.max_frame = number(&MTU)?.map_or(self.max_frame, |mtu| mtu + FRAME_HEADERS);
         self.offloads = name.switch(OFFLOADS.name, self.offloads)?;
         self.timestamps = name.switch(TIMESTAMPS.name, self.timestamps)?;
+        self.metadata = name.switch(METADATA.name, self.metadata)?;
         self.vectors = match name.option(VECTORS.name) {
             None => self.vectors,
             Some(word) => Vectors::of_word(word)
@@ -145,6 +150,7 @@ impl Options {
             interrupts: self.interrupts,
             offloads: self.offloads,
             timestamps: self.timestamps,
+            metadata: self.metadata,
             vectors: self.vectors,
             local: self.local,
             take: self.take,

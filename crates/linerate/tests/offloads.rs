@@ -1,10 +1,14 @@
 //! Checksums and segmentation left to the card: its frames are those of the software, byte for byte, for random
-//! packets, tags, headers and sizes, and the datasheet is never violated.
+//! packets, tags, headers and sizes. Metadata of received packets: it describes the packets. The datasheet is never
+//! violated.
 
+use std::collections::VecDeque;
+use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex};
 
 use linerate::Options;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
+use linerate::metadata::{Checksum, Hash, HashFields, Metadata, PacketKind};
 use linerate::port::{Port, Vectors};
 use linerate::sim82599::{Card, Frame, Wire};
 use linerate_core::batch::Batch;
@@ -13,17 +17,33 @@ use proptest::prelude::*;
 
 const BUFFERS: usize = 1024;
 
-/// Keeps the frames that the card sends.
-struct Sent(Arc<Mutex<Vec<Vec<u8>>>>);
+/// Keeps the frames that the card sends, and gives it the others.
+struct Ends {
+    sent: Arc<Mutex<Vec<Vec<u8>>>>,
+    arriving: VecDeque<Vec<u8>>,
+}
 
-impl Wire for Sent {
+impl Wire for Ends {
     fn transmit(&mut self, frame: &Frame) {
-        self.0.lock().unwrap().push(frame.bytes.clone());
+        self.sent.lock().unwrap().push(frame.bytes.clone());
     }
 
-    fn receive(&mut self, _frame: &mut Frame) -> bool {
-        false
+    fn receive(&mut self, frame: &mut Frame) -> bool {
+        let next = self.arriving.pop_front();
+        next.map(|bytes| *frame = Frame { bytes, bad_crc: false }).is_some()
     }
+}
+
+/// Opens a card at a wire on which these frames arrive. Returns its port, its pool, and the frames that it sends.
+fn open(arriving: &[Vec<u8>], options: Options) -> (Arc<Card>, Port, Arc<Pool>, Arc<Mutex<Vec<Vec<u8>>>>) {
+    let sent = Arc::<Mutex<Vec<Vec<u8>>>>::default();
+    let card = Card::new("offloads", Box::new(Ends { sent: sent.clone(), arriving: arriving.to_vec().into() }));
+    let pages = Pages::Only(PageSize::Ordinary);
+    let region = RegionOptions { buffers: BUFFERS, buffer_size: 2048, pages, numa_node: None };
+    let pool = Pool::new(Region::new(&region).unwrap());
+    let config = options.of_port("offloads", pool.clone()).unwrap();
+    let port = Port::new(linerate::drive_model(&card, None, config).unwrap());
+    (card, port, pool, sent)
 }
 
 /// A packet's headers, and what its sender leaves to the card.
@@ -142,14 +162,8 @@ fn in_software(packet: &[u8], left: Offload, longest: usize) -> Vec<Vec<u8>> {
 
 /// Sends the packets through a card, and returns its frames, and the slots that it got.
 fn by_card(packets: &[(Vec<u8>, Offload)], vectors: Vectors, ring: usize, longest: usize) -> (Vec<Vec<u8>>, u64) {
-    let sent = Arc::new(Mutex::new(Vec::new()));
-    let card = Card::new("offloads", Box::new(Sent(sent.clone())));
-    let pages = Pages::Only(PageSize::Ordinary);
-    let pool =
-        Pool::new(Region::new(&RegionOptions { buffers: BUFFERS, buffer_size: 2048, pages, numa_node: None }).unwrap());
     let options = Options { ring: Some(ring), vectors, max_frame: longest - 4, ..Options::default() };
-    let config = options.of_port("offloads", pool.clone()).unwrap();
-    let mut port = Port::new(linerate::drive_model(&card, None, config).unwrap());
+    let (card, mut port, pool, sent) = open(&[], options);
     let (mut tx, mut batch) = (port.tx(0).unwrap(), Batch::new());
     let mut waiting = packets.iter();
     let mut next = waiting.next();
@@ -194,6 +208,140 @@ proptest! {
             prop_assert_eq!(frames.len(), expected.len());
         }
     }
+}
+
+proptest! {
+    /// Leaving the checksum or the segmentation of a packet prepares it as Linux does.
+    #[test]
+    fn what_is_left_is_prepared(spec in specs(), n: u8, garbage: [u8; 2]) {
+        let (expected, left) = spec.packet(n);
+        let mut bytes = expected.clone();
+        let at = left.checksum_offsets(bytes.len()).unwrap().1;
+        bytes[at..at + 2].copy_from_slice(&garbage);
+        let done = Offload::leave(&mut bytes, expected.len(), NonZeroU16::new(spec.size));
+        match spec.is_inside {
+            // The outer IP header has another length.
+            true => prop_assert_eq!(done, None),
+            false => {
+                prop_assert_eq!(done, Some(left));
+                prop_assert!(bytes == expected);
+            }
+        }
+        let before = bytes.clone();
+        prop_assert_eq!(Offload::leave(&mut bytes[..at], expected.len(), None), None);
+        prop_assert!(bytes == before);
+    }
+}
+
+/// Returns a packet with whole checksums, and the bytes of its transport checksum.
+fn finished(spec: &Spec, n: u8) -> (Vec<u8>, usize) {
+    let (mut bytes, left) = Spec { size: 0, is_inside: false, ..spec.clone() }.packet(n);
+    assert!(left.finish_bytes(&mut bytes));
+    let network = 14 + 4 * spec.tags.len();
+    let at = left.checksum_offsets(bytes.len()).unwrap().1;
+    if spec.is_v4 {
+        let header = &bytes[network..network + 20 + 4 * usize::from(spec.more)];
+        let sum: u32 = header.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+        let folded = (sum & 0xFFFF) + (sum >> 16);
+        bytes[network + 10..network + 12].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+    }
+    bytes.resize(bytes.len().max(60), 0);
+    (bytes, at)
+}
+
+/// Receives the frames, and returns the metadata of each.
+fn metadata(frames: &[Vec<u8>], vectors: Vectors, capacity: usize) -> Vec<Metadata> {
+    let options = Options { vectors, metadata: true, max_frame: 9000, ring: Some(64), ..Options::default() };
+    let (card, mut port, pool, _) = open(frames, options);
+    let (mut rx, mut batch, mut all) = (port.rx(0).unwrap(), Batch::with_capacity(capacity), Vec::new());
+    for _ in 0..10_000 {
+        card.step(7);
+        rx.recv(&mut batch);
+        for packet in batch.packets() {
+            let mut bytes = Vec::new();
+            packet.append_to(&mut bytes);
+            assert!(bytes == frames[all.len()], "frame {}", all.len());
+            assert_eq!(packet.timestamp(), None);
+            all.push(packet.metadata());
+        }
+        batch.clear();
+        if all.len() == frames.len() {
+            break;
+        }
+    }
+    assert_eq!(card.breaches(), []);
+    drop((rx, port, batch));
+    assert_eq!(pool.available(), BUFFERS);
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #[test]
+    fn metadata_describes_its_packet(
+        specs in prop::collection::vec((specs(), 0u8..3), 1..100),
+        capacity in 1usize..=40,
+        is_jumbo in any::<bool>(),
+    ) {
+        let (mut frames, mut expected) = (Vec::new(), Vec::new());
+        for (n, (spec, damage)) in specs.iter().enumerate() {
+            let payload = if is_jumbo { spec.payload % 8800 } else { spec.payload % 1300 };
+            // The card looks for headers after one tag only (7.1.6.2).
+            let tags = spec.tags.iter().take(1).map(|_| false).collect();
+            let spec = Spec { tags, payload, ..spec.clone() };
+            let (mut bytes, at) = finished(&spec, n as u8);
+            let network = 14 + 4 * spec.tags.len();
+            let checksum = match damage {
+                1 => {
+                    bytes[at] ^= 0x10;
+                    Checksum::Bad
+                }
+                2 if spec.is_v4 => {
+                    bytes[network + 8] ^= 1; // the time to live
+                    Checksum::Bad
+                }
+                _ => Checksum::Good,
+            };
+            let has_options = spec.more > 0;
+            let network = match (spec.is_v4, has_options) {
+                (true, false) => PacketKind::IPV4,
+                (true, true) => PacketKind::IPV4 | PacketKind::IPV4_OPTIONS,
+                (false, false) => PacketKind::IPV6,
+                (false, true) => PacketKind::IPV6 | PacketKind::IPV6_EXTENSIONS,
+            };
+            let transport = if spec.is_tcp { PacketKind::TCP } else { PacketKind::UDP };
+            frames.push(bytes);
+            expected.push((checksum, network | transport));
+        }
+        for vectors in [Vectors::Best, Vectors::Scalar] {
+            let all = metadata(&frames, vectors, capacity);
+            prop_assert_eq!(all.len(), frames.len());
+            for (n, (metadata, (checksum, kind))) in all.iter().zip(&expected).enumerate() {
+                prop_assert_eq!(metadata.checksum, *checksum, "frame {}", n);
+                prop_assert_eq!(metadata.kind, Some(PacketKind(*kind)), "frame {}", n);
+            }
+        }
+    }
+}
+
+/// The hash is that of the standard's example (Microsoft's "Verifying the RSS hash calculation"), with its key.
+#[test]
+fn the_hash_is_the_standard_s() {
+    // 66.9.149.187:2794 to 161.142.100.80:1766.
+    let mut tcp = Vec::new();
+    let ip = || etherparse::PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([66, 9, 149, 187], [161, 142, 100, 80], 9);
+    ip().tcp(2794, 1766, 0, 1000).write(&mut tcp, &[0; 20]).unwrap();
+    let mut icmp = Vec::new();
+    ip().icmpv4_echo_request(1, 2).write(&mut icmp, &[0; 40]).unwrap();
+    let arp = [vec![0xFF; 6], vec![2; 6], vec![8, 6], vec![0; 46]].concat();
+    let all = metadata(&[tcp, icmp, arp], Vectors::Best, 32);
+    let hashes: Vec<_> = all.iter().map(|metadata| metadata.hash).collect();
+    let expected = |value, fields| Some(Hash { value, fields });
+    assert_eq!(hashes, [expected(0x51CC_C178, HashFields::TcpIpv4), expected(0x323E_8FC2, HashFields::Ipv4), None]);
+    assert_eq!(
+        all.iter().map(|metadata| metadata.checksum).collect::<Vec<_>>(),
+        [Checksum::Good, Checksum::Unknown, Checksum::Unknown]
+    );
 }
 
 /// The card gets the slots of the large packets, not those of their segments.

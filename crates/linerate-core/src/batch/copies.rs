@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::{Batch, MAX_CHAIN};
 use crate::memory::{Pool, View};
+use crate::metadata::Metadata;
 use crate::offload::{LONGEST, Offload, Segmentation, cut};
-use crate::packet::{Origin, Packet, stamp};
+use crate::packet::{Origin, Packet, stamp, timestamp};
 use crate::slot::{HEADROOM, Slot};
 
 /// The result of copying a packet.
@@ -163,7 +164,7 @@ impl Batch {
         (slots, too_long)
     }
 
-    /// Appends a copy of a packet of any batch, with its pending offloads and its timestamp.
+    /// Appends a copy of a packet of any batch, with its pending offloads and its metadata.
     ///
     /// Buffers come from the same pool as for [`push`](Batch::push). Returns false and changes nothing if the batch is
     /// full, or the pool is exhausted.
@@ -184,10 +185,31 @@ impl Batch {
     /// ```
     pub fn push_copy(&mut self, pool: &Arc<Pool>, packet: &Packet<'_>) -> bool {
         let is_pushed = self.push_parts(pool, packet.len(), packet.segments(), packet.offload());
-        if let Some(time) = packet.timestamp().filter(|_| is_pushed) {
-            self.stamp_last_of(time, packet.origin());
+        if is_pushed && packet.is_described() {
+            self.describe_last(&packet.metadata());
+            packet.timestamp().into_iter().for_each(|time| self.stamp_last_of(time, packet.origin()));
         }
         is_pushed
+    }
+
+    /// Records what the port found out about the last packet.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [port] = linerate::open(["null:"])?;
+    /// # let (pool, mut batch) = (port.pool(), linerate::Batch::new());
+    /// use linerate::metadata::{Checksum, Metadata};
+    ///
+    /// batch.push(pool, &[1; 60]);
+    /// batch.describe_last(&Metadata { checksum: Checksum::Good, ..Metadata::default() });
+    /// assert_eq!(batch.packets().next().unwrap().metadata().checksum, Checksum::Good);
+    /// # Ok(()) }
+    /// ```
+    pub fn describe_last(&mut self, metadata: &Metadata) {
+        let (slots, view) = self.last();
+        if let Some(first) = slots.first_mut() {
+            metadata.describe(first, view);
+        }
     }
 
     /// As [`push`](Batch::push), for several parts with a total of `len` bytes, and with pending offloads.
@@ -476,7 +498,7 @@ impl Batch {
     pub fn stamp_from(&mut self, mut time: u64) -> u64 {
         let (slots, view) = self.parts();
         for packet in slots.chunk_by_mut(|slot, _| slot.has_more()) {
-            if !packet[0].is_stamped() {
+            if timestamp(&packet[0], view).is_none() {
                 stamp(&mut packet[0], view, time, Origin::Port);
             }
             time += 1;

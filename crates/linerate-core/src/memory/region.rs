@@ -158,7 +158,7 @@ pub struct View<'a> {
 
 impl<'a> View<'a> {
     /// Bytes reserved for metadata (notes) at the start of a buffer. The smallest buffer has 512 bytes.
-    pub const NOTES: usize = 24;
+    pub const NOTES: usize = 40;
 
     /// An empty view, for which there are no slots.
     pub(crate) const EMPTY: View<'static> = View { base: NonNull::dangling(), shift: 0, _region: PhantomData };

@@ -57,6 +57,8 @@ pub const DESCRIPTOR: PortOption = PortOption {
 };
 /// The option that records when each packet arrived.
 pub const TIMESTAMPS: PortOption = PortOption::switch("timestamps", "note when each packet arrived");
+/// The option that records what the port found out about each packet.
+pub const METADATA: PortOption = PortOption::switch("metadata", "note checksums, hashes and headers of each packet");
 /// The option for the instructions that read and write descriptors.
 pub const VECTORS: PortOption = PortOption {
     name: "vectors",
@@ -120,6 +122,8 @@ pub struct Settings {
     pub offloads: bool,
     /// Record when each packet arrived.
     pub timestamps: bool,
+    /// Record what the port found out about each packet.
+    pub metadata: bool,
     /// Instructions that read and write descriptors.
     pub vectors: Vectors,
     /// Open the port in this process, even if another process serves it.
@@ -139,6 +143,7 @@ impl Default for Settings {
             interrupts: None,
             offloads: false,
             timestamps: false,
+            metadata: false,
             vectors: Vectors::Best,
             local: false,
             take: None,

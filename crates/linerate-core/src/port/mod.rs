@@ -26,8 +26,8 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use config::{
-    Access, Config, DESCRIPTOR, MAX_QUEUES, MTU, OFFLOADS, QUEUES, RING, SHORTEST_MAX_FRAME, Settings, TIMESTAMPS,
-    TakeFromKernel, VECTORS, Vectors,
+    Access, Config, DESCRIPTOR, MAX_QUEUES, METADATA, MTU, OFFLOADS, QUEUES, RING, SHORTEST_MAX_FRAME, Settings,
+    TIMESTAMPS, TakeFromKernel, VECTORS, Vectors,
 };
 pub use counters::Counters;
 pub use device::{DEFAULT_FRAME, Device, FRAME_HEADERS, Info, Receive, Transmit};

@@ -226,7 +226,9 @@ fn descriptors_that_do_not_fit_their_packet_are_noted() {
 
 #[test]
 fn received_packets_are_checked_and_classified() {
-    use receive::{IPCS, IPE, L4CS, L4E, TYPE_IPV4, TYPE_IPV6, TYPE_SCTP, TYPE_TCP, TYPE_UDP};
+    use receive::{
+        IPCS, IPE_82599 as IPE, L4CS, L4E_82599 as L4E, TYPE_IPV4, TYPE_IPV6, TYPE_SCTP, TYPE_TCP, TYPE_UDP,
+    };
     let bench = Bench::with_queues(ADVANCED);
     let seen = |bytes: Vec<u8>| {
         bench.inject(bytes);

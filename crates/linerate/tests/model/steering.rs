@@ -67,7 +67,7 @@ fn frames_of_a_known_flow_follow_the_registers() {
     assert_eq!(report(&known), report(&known));
     let mut damaged = known.clone();
     damaged[ETHERNET + 10] ^= 1;
-    assert_eq!([&known, &damaged].map(|bytes| report(bytes)[1] & receive::IPE != 0), [false, true]);
+    assert_eq!([&known, &damaged].map(|bytes| report(bytes)[1] & receive::IPE_82599 != 0), [false, true]);
     bar.write(FCTRL::OFFSET, 0);
     assert_eq!(again(), [None; 2]);
     bar.write(FCTRL::OFFSET, all);

@@ -35,6 +35,8 @@ impl Controller for X82576 {
     /// 9.5 KiB with CRC (section 1.3).
     const MAX_FRAME: usize = 9724;
     const RX_ERRORS: u64 = descriptor::receive::RXE_82576;
+    const IP_ERROR: u64 = descriptor::receive::IPE_82576;
+    const L4_ERROR: u64 = descriptor::receive::L4E_82576;
 
     fn receive_tail(queue: u16) -> Register {
         RDT(queue).into()
@@ -175,7 +177,8 @@ impl Controller for X82576 {
             hardware.write(RSSRK(register as u16), u32::from_le_bytes(bytes.try_into().expect("chunks of 4")));
         }
         X82576::set_table(hardware, rss);
-        if hardware.config.options.rx_queues > 1 {
+        // With one queue, the hash is only for the metadata.
+        if hardware.config.options.rx_queues > 1 || hardware.config.options.metadata {
             // Without PCSD the descriptor contains a checksum instead of the hash.
             hardware.set(RXCSUM, RXCSUM::PCSD);
             let fields = MRQC::IPV4 | MRQC::TCP_IPV4 | MRQC::UDP_IPV4 | MRQC::IPV6 | MRQC::TCP_IPV6 | MRQC::UDP_IPV6;

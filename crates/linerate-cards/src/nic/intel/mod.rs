@@ -6,6 +6,7 @@
 //! - `queue`: **receive and send**, top-down in one file: read this one first
 //! - [`spec::descriptor`](linerate_spec::descriptor): the words of a descriptor
 //! - `context`: checksums and segmentation that the card does
+//! - `described`: receive queues that note checksums, hashes and headers; `metadata`: these in a descriptor
 //! - `ring`: descriptors in memory, and the buffer of each
 //! - `vector`: the loops of `queue` with vector instructions
 //! - `start`: starting and stopping a queue; where its buffers come from and go to
@@ -14,7 +15,9 @@
 //! - this file: the control side, [`Intel`]
 
 mod context;
+mod described;
 mod hardware;
+mod metadata;
 mod queue;
 mod ring;
 mod semaphore;
@@ -24,6 +27,7 @@ mod vector;
 use std::sync::Arc;
 use std::time::Duration;
 
+use described::Described;
 pub use hardware::Hardware;
 use linerate_core::error::{Error, ErrorKind, Result};
 use linerate_core::memory::{Addresses, Pool};
@@ -54,6 +58,10 @@ pub trait Controller: Sized + Send + Sync + 'static {
     const MAX_FRAME: usize;
     /// Bits of a receive descriptor's word 1 for a MAC error.
     const RX_ERRORS: u64;
+    /// The bit of word 1 for a wrong IPv4 header checksum.
+    const IP_ERROR: u64;
+    /// The bit of word 1 for a wrong layer-4 checksum.
+    const L4_ERROR: u64;
 
     /// Returns the tail register of a receive queue.
     fn receive_tail(queue: u16) -> Register;
@@ -164,9 +172,19 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
     }
 
     fn rx(&mut self, queue: u16) -> Result<Box<dyn Receive>> {
-        Ok(match self.hardware.packets() {
-            Addresses::Contiguous(range) => Box::new(Rx::new(IntelRx::start(&self.hardware, queue, range.clone())?)),
-            Addresses::Paged(pages) => Box::new(Rx::new(IntelRx::start(&self.hardware, queue, pages.clone())?)),
+        Ok(match (self.hardware.packets(), self.hardware.config.options.metadata) {
+            (Addresses::Contiguous(range), false) => {
+                Box::new(Rx::new(IntelRx::start(&self.hardware, queue, range.clone())?))
+            }
+            (Addresses::Contiguous(range), true) => {
+                Box::new(Rx::new(Described(IntelRx::start(&self.hardware, queue, range.clone())?)))
+            }
+            (Addresses::Paged(pages), false) => {
+                Box::new(Rx::new(IntelRx::start(&self.hardware, queue, pages.clone())?))
+            }
+            (Addresses::Paged(pages), true) => {
+                Box::new(Rx::new(Described(IntelRx::start(&self.hardware, queue, pages.clone())?)))
+            }
         })
     }
 

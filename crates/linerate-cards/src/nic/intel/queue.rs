@@ -30,6 +30,7 @@ use linerate_spec::descriptor::{receive, transmit};
 use super::Controller;
 use super::context::{Alike, CardOffload};
 use super::hardware::Hardware;
+use super::metadata::metadata;
 use super::ring::DescriptorRing;
 use super::vector::{Groups, SMALLEST};
 use crate::pci::{Bar, Doorbell, Interrupt};
@@ -52,6 +53,8 @@ pub(super) struct IntelRx<B: Bar, C: Controller, L: Locate> {
     /// The region's device addresses.
     pub(super) addresses: L,
     pub(super) placement: Placement,
+    /// The port notes what the card found out about each packet.
+    pub(super) notes_metadata: bool,
     pub(super) longest: usize,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
@@ -78,11 +81,11 @@ impl<B: Bar, C: Controller, L: Locate> RegionRx for IntelRx<B, C, L> {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         let has = |count| batch.capacity() >= count && self.is_done(count - 1);
         if self.is_inside {
-            return self.recv_burst(batch);
+            return self.recv_burst(batch, Self::take_run);
         }
         match has(2) {
             false => self.recv_one(batch),
-            true if has(SMALLEST) => self.recv_burst(batch),
+            true if has(SMALLEST) => self.recv_burst(batch, Self::take_run),
             true => self.recv_few(batch),
         }
     }
@@ -121,7 +124,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             return 1;
         }
         if self.is_done(0) {
-            return self.recv_burst(batch);
+            return self.recv_burst(batch, Self::take_run);
         }
         self.return_descriptors(0);
         0
@@ -136,7 +139,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         }
         self.counters.moved(received);
         if self.is_done(0) && !batch.is_full() {
-            return received + self.recv_burst(batch);
+            return received + self.recv_burst(batch, Self::take_run);
         }
         self.return_descriptors(received);
         received
@@ -149,25 +152,29 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         let Some(length) = Self::whole_packet(self.status(), self.longest) else { return false };
         let buf = self.ring.buf();
         // SAFETY: the card is done with the ring's buffer, which `new` replaces; `longest` is at most the room.
-        let exchanged = unsafe { batch.exchange_one(self.placement.slot(*buf, length, false)) };
+        let exchanged = unsafe { batch.exchange_one(self.placement.whole_slot(*buf, length)) };
         let Some(new) = exchanged else { return false };
         *buf = new;
         self.refill();
         true
     }
 
-    /// Receives into a batch of the queue's own region.
+    /// Receives into a batch of the queue's own region. `take` is [`take_run`](Self::take_run), possibly after more.
     #[inline(never)]
-    fn recv_burst(&mut self, batch: &mut Batch) -> usize {
+    pub(super) fn recv_burst(
+        &mut self,
+        batch: &mut Batch,
+        take: impl Fn(&mut Self, &mut [Slot], &[u32]) -> usize,
+    ) -> usize {
         let (before, first) = (batch.len(), self.ring.next());
         if self.is_inside {
             self.resume(batch);
         }
         // SAFETY: `take_run` writes each slot that it counts with a buffer from the ring, and puts a fresh buffer
         // there.
-        let (offered, received) = unsafe { batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh)) };
+        let (offered, received) = unsafe { batch.exchange(usize::MAX, |slots, fresh| take(self, slots, fresh)) };
         if received < offered || offered == 0 {
-            self.recv_rest(batch, received);
+            self.recv_rest(batch, received, take);
         }
         self.is_inside = self.dropping || !self.partial.is_empty();
         let received = batch.len() - before;
@@ -198,7 +205,12 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
 
     /// Continues after the first `received` packets, which did not fill the batch.
     #[inline(never)]
-    fn recv_rest(&mut self, batch: &mut Batch, mut received: usize) {
+    fn recv_rest(
+        &mut self,
+        batch: &mut Batch,
+        mut received: usize,
+        take: impl Fn(&mut Self, &mut [Slot], &[u32]) -> usize,
+    ) {
         // Bounded by the ring's length, so that a malicious card cannot keep the thread here.
         for _ in 0..self.ring.len() {
             // After the ring's end, more whole packets may follow at its start.
@@ -206,7 +218,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
                 break;
             }
             // SAFETY: as in `recv_burst`.
-            let (offered, more) = unsafe { batch.exchange(usize::MAX, |slots, fresh| self.take_run(slots, fresh)) };
+            let (offered, more) = unsafe { batch.exchange(usize::MAX, |slots, fresh| take(self, slots, fresh)) };
             if more == offered && offered > 0 {
                 break;
             }
@@ -217,7 +229,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     /// Takes packets in one buffer each, replacing their buffers by fresh buffers. Ends at any other descriptor, or at
     /// the end of the ring or a slice. Returns the count.
     #[inline(always)]
-    fn take_run(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
+    pub(super) fn take_run(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         let done = self.take_groups(slots, fresh);
         if done > 0 && (done == slots.len() || self.ring.next() == 0) {
             return done;
@@ -245,7 +257,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             // Acquire: the packet's bytes are read after the DD bit.
             let Some(length) = Self::whole_packet(descriptor[1].load(Acquire), longest) else { break };
             // SAFETY: the card is done with the ring's buffer, which `new` replaces; `longest` is at most the room.
-            *slot = unsafe { placement.slot(*buf, length, false) };
+            *slot = unsafe { placement.whole_slot(*buf, length) };
             *buf = new;
             descriptor[0].store(locate(placement.data(new)), Relaxed);
             descriptor[1].store(0, Relaxed);
@@ -257,7 +269,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
 
     /// Returns the length from word 1 of a descriptor, if it is a packet in one buffer without errors.
     #[inline(always)]
-    fn whole_packet(word: u64, longest: usize) -> Option<u16> {
+    pub(super) fn whole_packet(word: u64, longest: usize) -> Option<u16> {
         const WHOLE: u64 = receive::DD | receive::EOP;
         let length = (word >> receive::LENGTH_SHIFT) as u16;
         let is_whole = word & (WHOLE | C::RX_ERRORS) == WHOLE && usize::from(length) <= longest;
@@ -315,8 +327,12 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
                 return self.drop_packet(batch, word);
             }
             *self.ring.buf() = new;
+            let first = self.ring.descriptor()[0].load(Relaxed);
             self.refill();
             if !more {
+                if self.notes_metadata {
+                    batch.describe_last(&metadata::<C>([first, word]));
+                }
                 return true;
             }
         }

@@ -66,6 +66,8 @@ impl Controller for X82599 {
     const MAX_INTERRUPTS: u16 = 16;
     const MAX_FRAME: usize = 9728;
     const RX_ERRORS: u64 = descriptor::receive::RXE_82599;
+    const IP_ERROR: u64 = descriptor::receive::IPE_82599;
+    const L4_ERROR: u64 = descriptor::receive::L4E_82599;
 
     fn receive_tail(queue: u16) -> Register {
         RDT(queue).into()
@@ -170,7 +172,8 @@ impl Controller for X82599 {
             hardware.write(RSSRK(register as u16), u32::from_le_bytes(bytes.try_into().expect("chunks of 4")));
         }
         X82599::set_table(hardware, rss);
-        if hardware.config.options.rx_queues > 1 {
+        // With one queue, the hash is only for the metadata.
+        if hardware.config.options.rx_queues > 1 || hardware.config.options.metadata {
             // Without PCSD the descriptor contains a checksum instead of the hash.
             hardware.set(RXCSUM, RXCSUM::PCSD);
             let fields = MRQC::IPV4 | MRQC::TCP_IPV4 | MRQC::UDP_IPV4 | MRQC::IPV6 | MRQC::TCP_IPV6 | MRQC::UDP_IPV6;

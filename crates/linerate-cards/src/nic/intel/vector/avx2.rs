@@ -37,7 +37,7 @@ pub fn take<L: Locate>(
     let word = |value: u64| _mm256_set1_epi64x(value as i64);
     let (whole, mask) = (word(WHOLE), word(WHOLE | errors | receive::LENGTH_MASK));
     let most = word((params.longest as u64) << receive::LENGTH_SHIFT);
-    let (data, headroom) = (word((HEADROOM as u64) << Slot::OFFSET), word(HEADROOM as u64));
+    let (data, headroom) = (word(params.placement.whole_word()), word(HEADROOM as u64));
     let (shift, lines) = params.placement.bits();
     let (shift, lines, none) = (_mm_cvtsi32_si128(shift as i32), word(lines.into()), _mm256_setzero_si256());
     let mut done = 0;

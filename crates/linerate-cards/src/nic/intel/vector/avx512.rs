@@ -38,7 +38,7 @@ pub fn take<L: Locate>(
     let word = |value: u64| _mm512_set1_epi64(value as i64);
     let (whole, mask) = (word(WHOLE), word(WHOLE | errors | receive::LENGTH_MASK));
     let most = word((params.longest as u64) << receive::LENGTH_SHIFT);
-    let (data, headroom) = (word((HEADROOM as u64) << Slot::OFFSET), word(HEADROOM as u64));
+    let (data, headroom) = (word(params.placement.whole_word()), word(HEADROOM as u64));
     let (shift, lines) = params.placement.bits();
     let (shift, lines) = (_mm_cvtsi32_si128(shift as i32), word(lines.into()));
     let second_words = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);

@@ -1,0 +1,30 @@
+//! The metadata in a receive descriptor (7.1.6.2).
+
+use linerate_core::metadata::{Checksum, Hash, HashFields, Metadata, PacketKind};
+use linerate_spec::descriptor::receive;
+
+use super::Controller;
+
+/// Returns the metadata in the words of a packet's last descriptor.
+pub fn metadata<C: Controller>([first, second]: [u64; 2]) -> Metadata {
+    let has = |bit: u64| second & bit != 0;
+    let checksum = match (has(receive::IPCS), has(receive::L4CS)) {
+        (true, _) if has(C::IP_ERROR) => Checksum::Bad,
+        (_, true) if has(C::L4_ERROR) => Checksum::Bad,
+        (_, true) => Checksum::Good,
+        (_, false) => Checksum::Unknown,
+    };
+    let fields = match first & receive::RSS_TYPE_MASK {
+        1 => Some(HashFields::TcpIpv4),
+        2 => Some(HashFields::Ipv4),
+        3 | 6 => Some(HashFields::TcpIpv6),
+        4 | 5 => Some(HashFields::Ipv6),
+        7 => Some(HashFields::UdpIpv4),
+        8 | 9 => Some(HashFields::UdpIpv6),
+        _ => None,
+    };
+    let hash = fields.map(|fields| Hash { value: (first >> receive::RSS_HASH_SHIFT) as u32, fields });
+    let headers = (first & receive::TYPE_HEADERS) >> receive::TYPE_SHIFT;
+    let kind = (first & receive::TYPE_ETQF == 0).then_some(PacketKind(headers as u16));
+    Metadata { checksum, hash, kind }
+}

@@ -1,0 +1,199 @@
+//! Metadata: the findings of a port about a received packet, beside its bytes.
+//!
+//! A port writes it only if it was opened with `?metadata=on`, to the packet's headroom:
+//!
+//! ```text
+//!   byte  0         10       16     24         28     32     34        40
+//!        | offload | origin | time | presence | hash | kind | reserved |
+//! ```
+//!
+//! The presence word tells which fields are valid, and contains the small fields. It is valid itself if the packet's
+//! first slot is [described](crate::slot::Slot::is_described).
+
+use crate::memory::View;
+use crate::offload::Offload;
+use crate::slot::Slot;
+
+/// The offset of the presence word in the headroom.
+pub(crate) const PRESENCE: usize = 24;
+/// The bytes from the presence word to the end of the metadata.
+const LEN: usize = View::NOTES - PRESENCE;
+
+/// Bits of the presence word.
+pub(crate) const HAS_TIME: u32 = 1 << 0;
+const HAS_HASH: u32 = 1 << 1;
+const HAS_KIND: u32 = 1 << 2;
+/// The shift of the checksum's verdict, 2 bits.
+const CHECKSUM_SHIFT: u32 = 8;
+/// The shift of the fields that the hash covers, 4 bits.
+const FIELDS_SHIFT: u32 = 12;
+
+/// The findings of a port about a received packet. They describe the packet as it arrived: changes by the program do not
+/// change it.
+///
+/// ```
+/// # fn main() -> linerate::Result<()> {
+/// use linerate::metadata::Checksum;
+///
+/// let [mut port] = linerate::open(["sim:metadata?metadata=on&flows=64&count=32"])?;
+/// # let (mut rx, mut batch) = (port.rx(0)?, linerate::Batch::new());
+/// rx.recv(&mut batch);
+/// for packet in batch.packets() {
+///     let metadata = packet.metadata();
+///     assert_eq!(metadata.checksum, Checksum::Good);
+///     assert!(metadata.hash.is_some_and(|hash| hash.value != 0));
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Metadata {
+    /// The verdict on the packet's checksums.
+    pub checksum: Checksum,
+    /// The hash of the packet's flow, by which the card chooses a queue.
+    pub hash: Option<Hash>,
+    /// The packet's headers.
+    pub kind: Option<PacketKind>,
+}
+
+/// The verdict on a packet's IPv4 header checksum, and on its TCP, UDP or SCTP checksum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checksum {
+    /// Not verified: the packet is a fragment, has another protocol or no checksum, or the port cannot verify any.
+    #[default]
+    Unknown,
+    /// All that the packet has are right.
+    Good,
+    /// One is wrong.
+    Bad,
+    /// The sender has left the transport checksum to the port that sends the packet on a wire. The data is as the
+    /// sender wrote it, since it has not been on a wire ([`Packet::offload`](crate::packet::Packet::offload)).
+    Left,
+}
+
+/// A hash of a packet's flow, computed by the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hash {
+    /// The hash (for cards, Toeplitz with the key of [`Rss`](crate::port::Rss)).
+    pub value: u32,
+    /// The fields that it covers.
+    pub fields: HashFields,
+}
+
+/// The fields that a [`Hash`] covers: the addresses and, for TCP and UDP, the ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HashFields {
+    /// The IPv4 addresses.
+    Ipv4 = 1,
+    /// The IPv4 addresses and TCP ports.
+    TcpIpv4,
+    /// The IPv4 addresses and UDP ports.
+    UdpIpv4,
+    /// The IPv6 addresses.
+    Ipv6,
+    /// The IPv6 addresses and TCP ports.
+    TcpIpv6,
+    /// The IPv6 addresses and UDP ports.
+    UdpIpv6,
+}
+
+impl HashFields {
+    const ALL: [HashFields; 6] = [
+        HashFields::Ipv4,
+        HashFields::TcpIpv4,
+        HashFields::UdpIpv4,
+        HashFields::Ipv6,
+        HashFields::TcpIpv6,
+        HashFields::UdpIpv6,
+    ];
+}
+
+/// The headers of a packet, as far as the card has parsed them: the bits of the packet type in Intel's receive
+/// descriptors (82599 datasheet, section 7.1.6.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PacketKind(pub u16);
+
+impl PacketKind {
+    /// An IPv4 header.
+    pub const IPV4: u16 = 1 << 0;
+    /// An IPv4 header with options.
+    pub const IPV4_OPTIONS: u16 = 1 << 1;
+    /// An IPv6 header.
+    pub const IPV6: u16 = 1 << 2;
+    /// An IPv6 header with extension headers.
+    pub const IPV6_EXTENSIONS: u16 = 1 << 3;
+    /// A TCP header.
+    pub const TCP: u16 = 1 << 4;
+    /// A UDP header.
+    pub const UDP: u16 = 1 << 5;
+    /// An SCTP header.
+    pub const SCTP: u16 = 1 << 6;
+
+    /// Returns whether the packet has any of these headers.
+    ///
+    /// ```
+    /// use linerate::metadata::PacketKind;
+    ///
+    /// let kind = PacketKind(PacketKind::IPV6 | PacketKind::UDP);
+    /// assert!(kind.has(PacketKind::UDP) && !kind.has(PacketKind::IPV4 | PacketKind::IPV4_OPTIONS));
+    /// ```
+    pub fn has(self, headers: u16) -> bool {
+        self.0 & headers != 0
+    }
+}
+
+impl Metadata {
+    /// Writes the metadata to the headroom of a packet's first slot, and marks the slot. A timestamp stays.
+    #[inline(always)]
+    pub fn describe(&self, first: &mut Slot, view: View<'_>) {
+        let time = if first.is_described() { presence(&view.notes(first)) & HAS_TIME } else { 0 };
+        first.set_described();
+        view.note(first, PRESENCE, &self.to_bytes(time));
+    }
+
+    /// Returns the metadata of the packet with this first slot.
+    pub fn of(first: &Slot, view: View<'_>) -> Metadata {
+        let notes = if first.is_described() { view.notes(first) } else { [0; View::NOTES] };
+        let metadata = Metadata::from_bytes(&notes);
+        match Offload::of(first, view).is_some_and(Offload::needs_checksum) {
+            true => Metadata { checksum: Checksum::Left, ..metadata },
+            false => metadata,
+        }
+    }
+
+    #[inline(always)]
+    fn to_bytes(self, time: u32) -> [u8; LEN] {
+        let Metadata { checksum, hash, kind } = self;
+        let verdict = (checksum as u32) << CHECKSUM_SHIFT;
+        let fields = hash.map_or(0, |hash| (hash.fields as u32) << FIELDS_SHIFT | HAS_HASH);
+        let presence = time | verdict | fields | if kind.is_some() { HAS_KIND } else { 0 };
+        let mut bytes = [0; LEN];
+        bytes[0..4].copy_from_slice(&presence.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&hash.map_or(0, |hash| hash.value).to_ne_bytes());
+        bytes[8..10].copy_from_slice(&kind.unwrap_or_default().0.to_ne_bytes());
+        bytes
+    }
+
+    fn from_bytes(notes: &[u8; View::NOTES]) -> Metadata {
+        let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|n| notes[PRESENCE + at + n]));
+        let half = |at: usize| u16::from_ne_bytes([0, 1].map(|n| notes[PRESENCE + at + n]));
+        let presence = word(0);
+        let has = |bit: u32| presence & bit != 0;
+        let fields = HashFields::ALL.get(((presence >> FIELDS_SHIFT & 0xF) as usize).wrapping_sub(1));
+        Metadata {
+            checksum: match presence >> CHECKSUM_SHIFT & 3 {
+                1 => Checksum::Good,
+                2 => Checksum::Bad,
+                3 => Checksum::Left,
+                _ => Checksum::Unknown,
+            },
+            hash: fields.filter(|_| has(HAS_HASH)).map(|&fields| Hash { value: word(4), fields }),
+            kind: has(HAS_KIND).then(|| PacketKind(half(8))),
+        }
+    }
+}
+
+/// Returns the presence word.
+#[inline(always)]
+pub(crate) fn presence(notes: &[u8; View::NOTES]) -> u32 {
+    u32::from_ne_bytes([0, 1, 2, 3].map(|n| notes[PRESENCE + n]))
+}
