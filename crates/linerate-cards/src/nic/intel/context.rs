@@ -1,7 +1,9 @@
 //! Context descriptors: they tell the card where the headers are of a packet whose checksum or segmentation is left to
 //! it (7.2.3.2.3, 7.2.4, 7.2.5).
 
+use linerate_core::memory::View;
 use linerate_core::offload::{Headers, Offload, Segmentation};
+use linerate_core::slot::Slot;
 use linerate_spec::descriptor::{context, transmit};
 
 /// The offloads of a packet, as the card needs them.
@@ -89,14 +91,16 @@ impl Alike {
         Some(Alike { offload, begin, protocol: (at, *first.get(at)?), shortest: place + 2 })
     }
 
-    /// Returns whether a packet is like the earlier one. `bytes` are all of its bytes.
+    /// Returns whether the packet of a slot is like the earlier one. The slot is of the view's region.
     #[inline(always)]
-    pub fn includes(&self, bytes: &[u8], offload: Offload) -> bool {
+    pub fn includes(&self, slot: &Slot, view: View<'_>) -> bool {
+        let bytes = view.bytes(slot);
         let begin = bytes.get(12..16).map(|bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) & BEGIN);
         let (at, protocol) = self.protocol;
         bytes.len() >= self.shortest
             && begin == Some(self.begin)
             && bytes.get(at) == Some(&protocol)
-            && offload == self.offload
+            && !slot.has_more()
+            && Offload::of(slot, view) == Some(self.offload)
     }
 }

@@ -27,7 +27,7 @@ impl<B: Bar, C: Controller, L: Locate> RegionRx for Described<B, C, L> {
     }
 
     fn recv(&mut self, batch: &mut Batch) -> usize {
-        self.0.recv_burst(batch, IntelRx::take_described)
+        self.0.recv_burst::<true>(batch)
     }
 
     fn buffers(&self) -> usize {
@@ -48,6 +48,12 @@ impl<B: Bar, C: Controller, L: Locate> RegionRx for Described<B, C, L> {
 }
 
 impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
+    /// As [`take_run`](IntelRx::take_run), with metadata if `DESCRIBED`.
+    #[inline(always)]
+    pub(super) fn take<const DESCRIBED: bool>(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
+        if DESCRIBED { self.take_described(slots, fresh) } else { self.take_run(slots, fresh) }
+    }
+
     /// As [`take_run`](IntelRx::take_run), but first notes the metadata of the packets that are there.
     fn take_described(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         // SAFETY: the view is used with buffers of the ring, which are of this pool.

@@ -5,7 +5,7 @@
 //!
 //! - `queue`: **receive and send**, top-down in one file: read this one first
 //! - [`spec::descriptor`](linerate_spec::descriptor): the words of a descriptor
-//! - `context`: checksums and segmentation that the card does
+//! - `offload`: sending packets whose checksum or segmentation the card does; `context`: their descriptors
 //! - `described`: receive queues that note checksums, hashes and headers; `metadata`: these in a descriptor
 //! - `ring`: descriptors in memory, and the buffer of each
 //! - `vector`: the loops of `queue` with vector instructions
@@ -18,6 +18,7 @@ mod context;
 mod described;
 mod hardware;
 mod metadata;
+mod offload;
 mod queue;
 mod ring;
 mod semaphore;

@@ -14,7 +14,6 @@
 //! empty one from the batch. Send gives the batch the buffers of packets that the card has sent. So forwarding touches
 //! only descriptors, slots and these arrays.
 
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -22,13 +21,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use linerate_core::batch::Batch;
 use linerate_core::error::Result;
 use linerate_core::memory::{Locate, Placement, Pool, Reservation};
-use linerate_core::offload::Offload;
 use linerate_core::port::{QueueCounters, RegionRx, RegionTx};
 use linerate_core::slot::Slot;
 use linerate_spec::descriptor::{receive, transmit};
 
 use super::Controller;
-use super::context::{Alike, CardOffload};
+use super::context::Alike;
 use super::hardware::Hardware;
 use super::metadata::metadata;
 use super::ring::DescriptorRing;
@@ -81,11 +79,11 @@ impl<B: Bar, C: Controller, L: Locate> RegionRx for IntelRx<B, C, L> {
     fn recv(&mut self, batch: &mut Batch) -> usize {
         let has = |count| batch.capacity() >= count && self.is_done(count - 1);
         if self.is_inside {
-            return self.recv_burst(batch, Self::take_run);
+            return self.recv_burst::<false>(batch);
         }
         match has(2) {
             false => self.recv_one(batch),
-            true if has(SMALLEST) => self.recv_burst(batch, Self::take_run),
+            true if has(SMALLEST) => self.recv_burst::<false>(batch),
             true => self.recv_few(batch),
         }
     }
@@ -124,7 +122,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             return 1;
         }
         if self.is_done(0) {
-            return self.recv_burst(batch, Self::take_run);
+            return self.recv_burst::<false>(batch);
         }
         self.return_descriptors(0);
         0
@@ -139,7 +137,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         }
         self.counters.moved(received);
         if self.is_done(0) && !batch.is_full() {
-            return received + self.recv_burst(batch, Self::take_run);
+            return received + self.recv_burst::<false>(batch);
         }
         self.return_descriptors(received);
         received
@@ -159,22 +157,19 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         true
     }
 
-    /// Receives into a batch of the queue's own region. `take` is [`take_run`](Self::take_run), possibly after more.
+    /// Receives into a batch of the queue's own region, with metadata if `DESCRIBED`.
     #[inline(never)]
-    pub(super) fn recv_burst(
-        &mut self,
-        batch: &mut Batch,
-        take: impl Fn(&mut Self, &mut [Slot], &[u32]) -> usize,
-    ) -> usize {
+    pub(super) fn recv_burst<const DESCRIBED: bool>(&mut self, batch: &mut Batch) -> usize {
         let (before, first) = (batch.len(), self.ring.next());
         if self.is_inside {
             self.resume(batch);
         }
         // SAFETY: `take_run` writes each slot that it counts with a buffer from the ring, and puts a fresh buffer
         // there.
-        let (offered, received) = unsafe { batch.exchange(usize::MAX, |slots, fresh| take(self, slots, fresh)) };
+        let (offered, received) =
+            unsafe { batch.exchange(usize::MAX, |slots, fresh| self.take::<DESCRIBED>(slots, fresh)) };
         if received < offered || offered == 0 {
-            self.recv_rest(batch, received, take);
+            self.recv_rest::<DESCRIBED>(batch, received);
         }
         self.is_inside = self.dropping || !self.partial.is_empty();
         let received = batch.len() - before;
@@ -205,12 +200,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
 
     /// Continues after the first `received` packets, which did not fill the batch.
     #[inline(never)]
-    fn recv_rest(
-        &mut self,
-        batch: &mut Batch,
-        mut received: usize,
-        take: impl Fn(&mut Self, &mut [Slot], &[u32]) -> usize,
-    ) {
+    fn recv_rest<const DESCRIBED: bool>(&mut self, batch: &mut Batch, mut received: usize) {
         // Bounded by the ring's length, so that a malicious card cannot keep the thread here.
         for _ in 0..self.ring.len() {
             // After the ring's end, more whole packets may follow at its start.
@@ -218,7 +208,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
                 break;
             }
             // SAFETY: as in `recv_burst`.
-            let (offered, more) = unsafe { batch.exchange(usize::MAX, |slots, fresh| take(self, slots, fresh)) };
+            let (offered, more) =
+                unsafe { batch.exchange(usize::MAX, |slots, fresh| self.take::<DESCRIBED>(slots, fresh)) };
             if more == offered && offered > 0 {
                 break;
             }
@@ -494,12 +485,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             return false;
         }
         let address = self.addresses.locate(((slot.buf() as usize) << self.shift) + slot.offset());
-        let descriptor = self.ring.descriptor();
-        descriptor[0].store(address, Relaxed);
-        descriptor[1].store(Self::word(length, COMMAND), Relaxed);
-        *self.ring.buf() = slot.buf();
-        self.ring.advance(1);
-        self.unreported += 1;
+        self.write([address, Self::word(length, COMMAND)], slot.buf());
         if self.unreported >= REPORT_EVERY {
             self.set_report_status();
         }
@@ -576,11 +562,9 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         for ((descriptor, buf), slot) in descriptors.iter().zip(bufs).zip(slots) {
             let (mut length, mut command) = (slot.whole_len(), COMMAND);
             if length.wrapping_sub(transmit::SHORTEST) > longest - transmit::SHORTEST {
-                let Some(alike) = &alike else { break };
                 // SAFETY: the slot is of the queue's pool.
-                let view = unsafe { self.pool.region().view() };
-                let is_alike = |offload| alike.includes(view.bytes(slot), offload);
-                if slot.has_more() || slot.len() > longest || !Offload::of(slot, view).is_some_and(is_alike) {
+                let is_alike = |alike: &Alike| alike.includes(slot, unsafe { self.pool.region().view() });
+                if slot.len() > longest || !alike.as_ref().is_some_and(is_alike) {
                     break;
                 }
                 (length, command) = (slot.len(), COMMAND | transmit::TXSM);
@@ -635,13 +619,15 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     fn reclaim(&mut self, batch: &mut Batch) {
         while self.is_reclaiming(batch) {
             let end = self.oldest_report() + 1;
-            let (before, after) =
-                if self.clean < end { (self.clean..end, 0..0) } else { (self.clean..self.ring.len(), 0..end) };
-            for done in [before, after] {
-                match self.contexts {
-                    // SAFETY: the card is done with these buffers of the batch's pool, and `clean` advances past them.
-                    0 => unsafe { batch.recycle(self.ring.bufs(done)) },
-                    _ => self.reclaim_among_contexts(batch, done),
+            // SAFETY: the card is done with these buffers of the batch's pool, and `clean` advances past them.
+            unsafe {
+                if self.contexts > 0 {
+                    self.recycle_among_contexts(batch, end);
+                } else if self.clean < end {
+                    batch.recycle(self.ring.bufs(self.clean..end));
+                } else {
+                    batch.recycle(self.ring.bufs(self.clean..self.ring.len()));
+                    batch.recycle(self.ring.bufs(0..end));
                 }
             }
             self.clean = self.ring.wrap(end);
@@ -649,20 +635,9 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         }
     }
 
-    /// As [`reclaim`](Self::reclaim), for descriptors that the card is done with, some of which are contexts.
-    #[cold]
-    fn reclaim_among_contexts(&mut self, batch: &mut Batch, done: Range<usize>) {
-        for bufs in self.ring.bufs(done).split_inclusive(|&buf| buf == CONTEXT) {
-            let held = bufs.strip_suffix(&[CONTEXT]).unwrap_or(bufs);
-            self.contexts -= bufs.len() - held.len();
-            // SAFETY: as in `reclaim`; these have buffers.
-            unsafe { batch.recycle(held) };
-        }
-    }
-
     /// Returns the count of free descriptors. One is never used: TDT = TDH means an empty ring (7.2.3.3).
     #[inline(always)]
-    fn free(&self) -> usize {
+    pub(super) fn free(&self) -> usize {
         self.ring.len() - 1 - self.ring.since(self.clean)
     }
 
@@ -670,89 +645,65 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     /// segmentation. Drops it if it is too long. Returns the count of slots taken, 0 if the ring has no room.
     #[cold]
     fn send_slow(&mut self, batch: &mut Batch, at: usize) -> usize {
-        let offload = self.left_to_card(batch, at);
-        let finished = offload.is_some() || batch.finish_packet(at);
+        if let Some(taken) = self.send_left_to_card(batch, at) {
+            return taken;
+        }
+        let finished = batch.finish_packet(at);
         // SAFETY: only the length of a slot changes.
         let slots = unsafe { &mut batch.raw_slots()[at..] };
         let count = Slot::first_packet(slots);
         let slots = &mut slots[..count];
         let mut length: usize = slots.iter().map(Slot::len).sum();
-        let is_too_long = length > self.longest && !offload.as_ref().is_some_and(CardOffload::is_segmented);
-        if is_too_long || count > self.most_slots() || !finished {
+        if length > self.longest || count > self.most_slots() || !finished {
             self.counters.dropped();
             let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
             // SAFETY: the caller counts these slots as sent, and the card does not get their buffers.
             unsafe { batch.recycle(&bufs) };
             return count;
         }
-        let context = offload.as_ref().map(CardOffload::context).filter(|context| self.context != Some(*context));
-        if count + usize::from(context.is_some()) > self.free() {
+        if count > self.free() {
             return 0;
         }
         if length < transmit::SHORTEST {
-            length = self.pad(&mut slots[count - 1], transmit::SHORTEST - length, length);
+            // Too short for the card to pad (7.2.1.1): pad with zeros, so that no old contents of the buffer are sent.
+            let last = &mut slots[count - 1];
+            let (old, new) = (last.len(), last.len() + transmit::SHORTEST - length);
+            let offset = last.offset().min(self.pool.region().buffer_size() - new);
+            let shift = last.offset() - offset;
+            // SAFETY: `offset + new` is at most the buffer size, and the slot is of the queue's pool.
+            let bytes = unsafe {
+                last.set_data(offset, new);
+                self.pool.region().view().bytes_mut(last)
+            };
+            bytes.copy_within(shift.min(new)..(shift + old).min(new), 0);
+            bytes[old..].fill(0);
+            length = transmit::SHORTEST;
         }
-        let (mut options, mut alike) = ((length as u64) << transmit::PAYLEN_SHIFT, None);
-        if let Some(offload) = &offload {
-            // SAFETY: the slot is of the queue's pool.
-            let view = unsafe { self.pool.region().view() };
-            let left = Offload::of(&slots[0], view);
-            let first = view.bytes_mut(&mut slots[0]);
-            alike = left.and_then(|left| Alike::of(offload, left, first));
-            offload.prepare(first);
-            options = offload.options() | (offload.payload_len(length) as u64) << transmit::PAYLEN_SHIFT;
-        }
-        if let Some(context) = context {
-            self.write(context, CONTEXT);
-            (self.context, self.alike, self.contexts) = (Some(context), alike, self.contexts + 1);
-        }
+        self.write_packet(slots, (length as u64) << transmit::PAYLEN_SHIFT);
+        count
+    }
+
+    /// Returns the most slots of a packet. With a context, they fit the shortest ring while the newest packets in it are
+    /// not reported.
+    pub(super) fn most_slots(&self) -> usize {
+        transmit::MOST_DESCRIPTORS.min(self.ring.len() - REPORT_EVERY - 1)
+    }
+
+    /// Writes the descriptors of a packet, for which there is room. All have the bits of `options`.
+    pub(super) fn write_packet(&mut self, slots: &[Slot], options: u64) {
         for (index, slot) in slots.iter().enumerate() {
-            let command = if index + 1 < count { COMMAND & !transmit::EOP } else { COMMAND };
+            let command = if index + 1 < slots.len() { COMMAND & !transmit::EOP } else { COMMAND };
             let address = self.addresses.locate(((slot.buf() as usize) << self.shift) + slot.offset());
             self.write([address, command | slot.len() as u64 | options], slot.buf());
         }
         if self.unreported >= REPORT_EVERY {
             self.set_report_status();
         }
-        count
-    }
-
-    /// Returns the most slots of a packet. With a context, they fit the shortest ring while the newest packets in it are
-    /// not reported.
-    fn most_slots(&self) -> usize {
-        transmit::MOST_DESCRIPTORS.min(self.ring.len() - REPORT_EVERY - 1)
-    }
-
-    /// Returns the offloads of the packet at slot `at` that the card will do, if any are pending. It cannot do those of
-    /// packets in tunnels or in too many buffers.
-    fn left_to_card(&self, batch: &Batch, at: usize) -> Option<CardOffload> {
-        let slots = &batch.slots()[at..];
-        let packet = &slots[..Slot::first_packet(slots)];
-        let first = packet.first().filter(|_| packet.len() <= self.most_slots())?;
-        // SAFETY: the slot is of the queue's pool.
-        let view = unsafe { self.pool.region().view() };
-        let offload = Offload::of(first, view)?;
-        CardOffload::of(view.bytes(first), packet.iter().map(Slot::len).sum(), offload, self.longest)
-    }
-
-    /// Appends `missing` zeros to a packet of `length` bytes that is too short for the card to pad (7.2.1.1), so that
-    /// no old contents of the buffer are sent. Returns the new length. `last` is the packet's last slot.
-    fn pad(&self, last: &mut Slot, missing: usize, length: usize) -> usize {
-        let (old, new) = (last.len(), last.len() + missing);
-        let offset = last.offset().min(self.pool.region().buffer_size() - new);
-        let shift = last.offset() - offset;
-        // SAFETY: `offset + new` is at most the buffer size, and the slot is of the queue's pool.
-        let bytes = unsafe {
-            last.set_data(offset, new);
-            self.pool.region().view().bytes_mut(last)
-        };
-        bytes.copy_within(shift.min(new)..(shift + old).min(new), 0);
-        bytes[old..].fill(0);
-        length + missing
     }
 
     /// Writes the words of the next descriptor, whose buffer is `buf`.
-    fn write(&mut self, words: [u64; 2], buf: u32) {
+    #[inline(always)]
+    pub(super) fn write(&mut self, words: [u64; 2], buf: u32) {
         let descriptor = self.ring.descriptor();
         descriptor[0].store(words[0], Relaxed);
         descriptor[1].store(words[1], Relaxed);

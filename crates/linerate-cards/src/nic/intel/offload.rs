@@ -1,0 +1,63 @@
+//! Sending packets whose checksum or segmentation is left to the card.
+#![allow(unsafe_code)]
+
+use linerate_core::batch::Batch;
+use linerate_core::memory::Locate;
+use linerate_core::offload::Offload;
+use linerate_core::slot::Slot;
+use linerate_spec::descriptor::transmit;
+
+use super::Controller;
+use super::context::{Alike, CardOffload};
+use super::queue::{CONTEXT, IntelTx};
+use crate::pci::Bar;
+
+impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
+    /// Sends the packet at slot `at` if the card can do all of its pending offloads. It cannot do those of packets in
+    /// tunnels or in too many buffers. Returns the count of slots taken, 0 if the ring has no room; `None` for another
+    /// packet.
+    pub(super) fn send_left_to_card(&mut self, batch: &mut Batch, at: usize) -> Option<usize> {
+        // SAFETY: only bytes of headers change.
+        let slots = unsafe { &mut batch.raw_slots()[at..] };
+        let count = Slot::first_packet(slots);
+        let slots = slots.get_mut(..count).filter(|_| count <= self.most_slots())?;
+        let pool = self.pool.clone();
+        // SAFETY: the slots are of the queue's pool.
+        let view = unsafe { pool.region().view() };
+        let left = Offload::of(slots.first()?, view)?;
+        let length = slots.iter().map(Slot::len).sum();
+        let offload = CardOffload::of(view.bytes(&slots[0]), length, left, self.longest)?;
+        let context = Some(offload.context()).filter(|context| self.context != Some(*context));
+        if count + usize::from(context.is_some()) > self.free() {
+            return Some(0);
+        }
+        let first = view.bytes_mut(&mut slots[0]);
+        if let Some(words) = context {
+            self.write(words, CONTEXT);
+            (self.context, self.alike) = (context, Alike::of(&offload, left, first));
+            self.contexts += 1;
+        }
+        offload.prepare(first);
+        let payload = (offload.payload_len(length) as u64) << transmit::PAYLEN_SHIFT;
+        self.write_packet(slots, offload.options() | payload);
+        Some(count)
+    }
+
+    /// Gives the batch the buffers from `clean` up to position `end`, some of whose descriptors are contexts.
+    ///
+    /// # Safety
+    /// The card is done with these descriptors, whose buffers are of the batch's pool, and `clean` advances to `end`.
+    #[cold]
+    pub(super) unsafe fn recycle_among_contexts(&mut self, batch: &mut Batch, end: usize) {
+        let (before, after) =
+            if self.clean < end { (self.clean..end, 0..0) } else { (self.clean..self.ring.len(), 0..end) };
+        for bufs in
+            [before, after].into_iter().flat_map(|done| self.ring.bufs(done).split_inclusive(|&buf| buf == CONTEXT))
+        {
+            let held = bufs.strip_suffix(&[CONTEXT]).unwrap_or(bufs);
+            self.contexts -= bufs.len() - held.len();
+            // SAFETY: as the caller promises; these have buffers.
+            unsafe { batch.recycle(held) };
+        }
+    }
+}
