@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 pub use copies::Copied;
 pub use fifo::Fifo;
-pub use segments::Segmented;
+pub use segments::{Finished, Segmented};
 pub use store::{Store, Stored};
 pub use taken::Taken;
 

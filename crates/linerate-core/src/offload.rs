@@ -447,7 +447,9 @@ fn not_none(sum: u16) -> [u8; 2] {
 #[cfg(fuzzing)]
 #[allow(missing_docs)]
 pub mod fuzzing {
-    use super::{Offload, Segmentation, cut};
+    use std::num::NonZeroU16;
+
+    use super::{Headers, Offload, Segmentation, cut};
     use crate::fuzzing::Input;
 
     /// Input: offloads, and a packet. Checks that the segments contain the payload exactly once, and that computing a
@@ -481,13 +483,28 @@ pub mod fuzzing {
         moved.moved(4);
         moved.set_headers(20);
         let _ = (moved.segmentation(), moved.is_needed(), moved.checksum_offsets(packet.len()));
+        // The headers that a card gets are in the packet.
+        let headers = [Headers::of(packet, packet.len(), todo), Headers::of_checksum(packet, todo)];
+        for headers in headers.into_iter().flatten() {
+            assert!(headers.network < headers.transport && headers.transport <= headers.len);
+            assert!(headers.len <= packet.len());
+            if headers.size > 0 {
+                headers.prepare_for_card(&mut packet.to_vec());
+            }
+        }
+        let mut left = packet.to_vec();
+        if let Some(todo) = Offload::leave(&mut left, packet.len(), NonZeroU16::new(size as u16)) {
+            let (_, place) = todo.checksum_offsets(left.len()).expect("the checksum is in the packet");
+            left[place..place + 2].copy_from_slice(&packet[place..place + 2]);
+        }
+        assert!(left == packet, "only a checksum that is left changes");
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::Batch;
+    use crate::batch::{Batch, Finished};
     use crate::memory::{Pages, Pool, Region, RegionOptions};
 
     /// Returns the network header of a packet.
@@ -636,13 +653,13 @@ mod tests {
         offload.0[8..10].copy_from_slice(&10u16.to_le_bytes());
         batch.set_offload(0, offload);
         assert_eq!(batch.packets().next().unwrap().offload(), Some(offload));
-        assert!(batch.finish_packet(0));
+        assert_eq!(batch.finish_packet(0), Finished::Done);
         assert_eq!(batch.packets().next().unwrap().offload(), None);
         let first = (&mut batch).into_iter().next().unwrap();
         assert_eq!(first[311..313], [0x22, 0x0D], "the complement of ddf2");
         offload.0[8..10].copy_from_slice(&200u16.to_le_bytes());
         batch.set_offload(0, offload);
-        assert!(!batch.finish_packet(0), "outside the first slot");
+        assert_eq!(batch.finish_packet(0), Finished::Impossible, "outside the first slot");
     }
 
     /// Packets whose checksum field has only the sum of the pseudo header, as Linux leaves them to a card, are detected

@@ -11,6 +11,18 @@ use crate::slot::{HEADROOM, Slot};
 /// The most segments to cut off per call. The device can return their buffers before the next call.
 const MAX_PER_CALL: usize = 16;
 
+/// The result of finishing a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finished {
+    /// The first packet at the slot can be sent: the packet, or its first segment.
+    Done,
+    /// The batch has no room, or there is no free buffer, for a segment. After packets before it have left the batch,
+    /// it may be possible.
+    NoRoom,
+    /// The pending offloads cannot be done, for example because offsets are outside the first slot.
+    Impossible,
+}
+
 /// The packet that was segmented last, for the port's monitors.
 #[derive(Clone, Copy)]
 pub struct Segmented {
@@ -22,8 +34,7 @@ pub struct Segmented {
 
 impl Batch {
     /// Finishes the packet at slot `at`, so that every queue can send it: computes its checksum, or cuts off segments
-    /// and inserts them before the rest. Returns false if that is impossible, for example because offsets are outside
-    /// the first slot or no buffer is free.
+    /// and inserts them before the rest.
     ///
     /// ```
     /// # fn main() -> linerate::Result<()> {
@@ -36,33 +47,36 @@ impl Batch {
     /// # headers.tcp(80, 4321, 0, 1000).write(&mut tcp, &[7; 1000]).unwrap();
     /// let segments_of_400 = Offload([1, 1, 54, 0, 144, 1, 34, 0, 16, 0]);
     /// batch.push_parts(pool, tcp.len(), [&tcp[..]].into_iter(), Some(segments_of_400));
-    /// assert!(batch.finish_packet(0));
+    /// assert_eq!(batch.finish_packet(0), linerate_core::batch::Finished::Done);
     /// let lens: Vec<usize> = batch.packets().map(|packet| packet.len()).collect();
     /// assert_eq!(lens, [54 + 400, 54 + 400, 54 + 200]);
     /// # Ok(()) }
     /// ```
     #[cold]
-    pub fn finish_packet(&mut self, at: usize) -> bool {
-        let Some(pool) = self.pool().cloned() else { return true };
+    pub fn finish_packet(&mut self, at: usize) -> Finished {
+        let Some(pool) = self.pool().cloned() else { return Finished::Done };
         // SAFETY: the view is only used with slots of this batch, and of buffers from its cache.
         let view = unsafe { pool.region().view() };
         let packet = first_packet(&mut self.parts().0[at..]);
-        let Some(left) = packet.first().and_then(|first| Offload::of(first, view)) else { return true };
+        let Some(left) = packet.first().and_then(|first| Offload::of(first, view)) else { return Finished::Done };
         if left.segmentation() == Segmentation::None {
-            return left.finish(packet, view);
+            return if left.finish(packet, view) { Finished::Done } else { Finished::Impossible };
         }
         let len = packet.iter().map(Slot::len).sum();
-        let Some(headers) = Headers::of(view.bytes(&packet[0]), len, left) else { return false };
+        let Some(headers) = Headers::of(view.bytes(&packet[0]), len, left).filter(|headers| len > headers.len) else {
+            return Finished::Impossible;
+        };
         let mut place = at;
         for _ in 0..MAX_PER_CALL {
             match self.cut_off(place, &headers, view) {
                 ControlFlow::Continue(slots) => place += slots,
-                ControlFlow::Break(true) => return true,
+                ControlFlow::Break(true) => return Finished::Done,
                 // The segments cut off so far can be sent.
-                ControlFlow::Break(false) => return place > at,
+                ControlFlow::Break(false) if place > at => return Finished::Done,
+                ControlFlow::Break(false) => return Finished::NoRoom,
             }
         }
-        true
+        Finished::Done
     }
 
     /// As [`finish_packet`](Batch::finish_packet) for the first packet, but drops it if that is impossible. Returns the
@@ -82,7 +96,7 @@ impl Batch {
     /// ```
     #[cold]
     pub fn finish_first(&mut self) -> usize {
-        if self.finish_packet(0) {
+        if self.finish_packet(0) == Finished::Done {
             return 0;
         }
         let count = Slot::first_packet(self.slots());
@@ -91,8 +105,8 @@ impl Batch {
     }
 
     /// Cuts a segment off the packet at slot `at`, and returns the segment's count of slots. Returns `Break(true)` if
-    /// the rest is the last segment, and finishes it. Returns `Break(false)` and changes nothing if the packet has no
-    /// payload, or there is no room or no buffer for the segment.
+    /// the rest is the last segment, and finishes it. Returns `Break(false)` and changes nothing if there is no room or no
+    /// buffer for the segment.
     fn cut_off(&mut self, at: usize, headers: &Headers, view: View<'_>) -> ControlFlow<bool, usize> {
         let room = self.room();
         let packet = first_packet(&mut self.parts().0[at..]);
@@ -372,9 +386,9 @@ mod tests {
         batch.drop_front(1);
         assert!(batch.push_parts(&pool, bytes.len(), [&bytes[..]].into_iter(), Some(left)));
         let buffers: Vec<u32> = batch.slots().iter().map(Slot::buf).collect();
-        assert!(batch.finish_packet(0), "nothing is to be done");
+        assert_eq!(batch.finish_packet(0), Finished::Done, "nothing is to be done");
         assert!(batch.take_segmented().is_none());
-        assert!(batch.finish_packet(1));
+        assert_eq!(batch.finish_packet(1), Finished::Done);
         assert_eq!(batch.slots()[0].buf(), buffers[0]);
         let Segmented { rest, segments: count } = batch.take_segmented().unwrap();
         assert_eq!((rest, count), (buffers[1], MAX_PER_CALL));
@@ -396,7 +410,7 @@ mod tests {
         while others.push(&pool, &[0; 60]) {}
         assert_eq!(others.len() + used + batch.cached(), 8);
         if batch.cached() > 0 {
-            assert!(batch.finish_packet(0));
+            assert_eq!(batch.finish_packet(0), Finished::Done);
         }
         batch.clear();
         others.clear();
@@ -406,7 +420,7 @@ mod tests {
         let (bytes, left) = large(false, 2900, 200);
         assert!(batch.push_parts(&pool, bytes.len(), [&bytes[..]].into_iter(), Some(left)));
         assert_eq!((batch.len(), batch.cached(), pool.available()), (8, 0, 0));
-        assert!(!batch.finish_packet(0));
+        assert_eq!(batch.finish_packet(0), Finished::NoRoom);
         assert_eq!((batch.finish_first(), batch.len()), (8, 0));
         drop(batch);
         assert_eq!(pool.available(), 8);
@@ -428,7 +442,7 @@ mod tests {
         for left in [with(4, 0), with(6, 400), with(6, 9000), with(6, 20), unknown] {
             let mut batch = Batch::new();
             assert!(batch.push_parts(&pool, bytes.len(), [&bytes[..]].into_iter(), Some(left)));
-            assert!(!batch.finish_packet(0), "{left:?}");
+            assert_eq!(batch.finish_packet(0), Finished::Impossible, "{left:?}");
             let mut same = Vec::new();
             batch.packets().for_each(|packet| packet.append_to(&mut same));
             assert_eq!(same, bytes);

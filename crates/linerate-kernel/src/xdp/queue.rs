@@ -8,7 +8,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use linerate_core::batch::Batch;
+use linerate_core::batch::{Batch, Finished};
 use linerate_core::error::{Error, Result};
 use linerate_core::memory::Pool;
 use linerate_core::offload::{Offload, Segmentation};
@@ -267,7 +267,10 @@ impl RegionTx for XdpTx {
                 left.filter(|&left| self.socket.checksums && is_for_kernel(left, first))
             };
             let left = batch.slots().get(taken).and_then(left_to_kernel);
-            let finished = left.is_some() || batch.finish_packet(taken);
+            let finished = if left.is_some() { Finished::Done } else { batch.finish_packet(taken) };
+            if finished == Finished::NoRoom && taken > 0 {
+                break; // there is room when the packets before have left the batch
+            }
             total = batch.len(); // a packet that is segmented becomes several
             let slots = &batch.slots()[taken..];
             let count = Slot::first_packet(slots);
@@ -275,7 +278,7 @@ impl RegionTx for XdpTx {
             let len: usize = slots.iter().map(Slot::len).sum();
             let fits = self.longest.fits(len, view.bytes(&slots[0]))
                 && (count == 1 || self.socket.chains && count <= MOST_BUFFERS);
-            if !fits || !finished {
+            if !fits || finished != Finished::Done {
                 self.counters.dropped();
                 let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
                 // SAFETY: the slots of these buffers count as sent below, and the kernel does not get the buffers.

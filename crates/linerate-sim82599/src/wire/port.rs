@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use linerate_core::batch::Batch;
+use linerate_core::batch::{Batch, Finished};
 use linerate_core::error::{Error, ErrorKind, Result};
 use linerate_core::memory::Pool;
 use linerate_core::port::{FRAME_HEADERS, Link, PortClass, RxQueue, TxQueue};
@@ -140,7 +140,7 @@ impl Wire for PortWire {
         }
         // A wire carries no offloads. A packet that cannot be finished gets a wrong CRC, which the card counts.
         let is_unfinished = self.received.first().is_some_and(Slot::is_unfinished);
-        let is_finished = !is_unfinished || self.received.finish_packet(0);
+        let is_finished = !is_unfinished || self.received.finish_packet(0) == Finished::Done;
         let Some(mut packet) = self.received.take() else { return false };
         frame.bytes.clear();
         packet.packet().append_to(&mut frame.bytes);

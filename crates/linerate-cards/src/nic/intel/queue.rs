@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use linerate_core::batch::Batch;
+use linerate_core::batch::{Batch, Finished};
 use linerate_core::error::Result;
 use linerate_core::memory::{Locate, Placement, Pool, Reservation};
 use linerate_core::port::{QueueCounters, RegionRx, RegionTx};
@@ -649,12 +649,15 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             return taken;
         }
         let finished = batch.finish_packet(at);
+        if finished == Finished::NoRoom && at > 0 {
+            return 0; // there is room when the packets before have left the batch
+        }
         // SAFETY: only the length of a slot changes.
         let slots = unsafe { &mut batch.raw_slots()[at..] };
         let count = Slot::first_packet(slots);
         let slots = &mut slots[..count];
         let mut length: usize = slots.iter().map(Slot::len).sum();
-        if length > self.longest || count > self.most_slots() || !finished {
+        if length > self.longest || count > self.most_slots() || finished != Finished::Done {
             self.counters.dropped();
             let bufs: Vec<u32> = slots.iter().map(Slot::buf).collect();
             // SAFETY: the caller counts these slots as sent, and the card does not get their buffers.

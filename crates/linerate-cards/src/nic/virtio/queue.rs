@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use linerate_core::batch::{Batch, MAX_CHAIN};
+use linerate_core::batch::{Batch, Finished, MAX_CHAIN};
 use linerate_core::error::Result;
 use linerate_core::event::Interrupt;
 use linerate_core::memory::{DeviceAddress, Locate, Mapping, Placement, Pool, Reservation};
@@ -729,7 +729,11 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
     #[cold]
     fn send_slow(&mut self, batch: &mut Batch, at: usize) -> usize {
         let todo = batch.slots().get(at).and_then(|first| self.left_to_device(first));
-        let possible = todo.is_some() || batch.finish_packet(at);
+        let finished = if todo.is_some() { Finished::Done } else { batch.finish_packet(at) };
+        if finished == Finished::NoRoom && at > 0 {
+            return 0; // there is room when the packets before have left the batch
+        }
+        let possible = finished == Finished::Done;
         let slots = &batch.slots()[at..];
         let count = Slot::first_packet(slots);
         let slots = &slots[..count];
