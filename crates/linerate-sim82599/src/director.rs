@@ -235,9 +235,14 @@ fn five_tuple(registers: &Registers, frame: &[u8], headers: &Headers) -> Option<
     Some((registers.get(L34TIMIR::at(best)) >> L34TIMIR::RX_QUEUE_SHIFT & 0x7F) as u16)
 }
 
-/// Returns the number of filters that fit into the memory allocated by FDIRCTRL.
+/// Returns the number of filters that fit into the memory allocated by FDIRCTRL: of 64 KiB, 2K - 1 perfect or 8K - 1
+/// signature filters.
 fn room(control: u32) -> u32 {
-    if control & FDIRCTRL::PBALLOC_MASK != 0 { 0x2000 << (control & 0x3) >> 1 } else { 0 }
+    let each = if control & FDIRCTRL::PERFECT_MATCH != 0 { 0x400 } else { 0x1000 };
+    match control & FDIRCTRL::PBALLOC_MASK {
+        0 => 0,
+        memory => (each << memory) - 1,
+    }
 }
 
 fn ipv4_addresses(frame: &[u8], headers: &Headers) -> (u32, u32) {

@@ -141,14 +141,14 @@ registers! {
     ETQS        0x0EC00 [8 x 4] RW "8.2.3.7.22" "EType Queue Select" { QUEUE_SHIFT = 16, ENABLE = 1 << 31 };
 
     // 8.2.3.7.23 on: flow director
-    FDIRCTRL    0x0EE00 RW "8.2.3.21.1" "Flow Director Filters Control" { PBALLOC_MASK = 0x3, INIT_DONE = 1 << 3, PERFECT_MATCH = 1 << 4, REPORT_STATUS = 1 << 5, FLEX_SHIFT = 16, FLEX_MASK = 0x1F << 16 };
+    FDIRCTRL    0x0EE00 RW "8.2.3.21.1" "Flow Director Filters Control" { PBALLOC_MASK = 0x3, PBALLOC_64K = 0x1, INIT_DONE = 1 << 3, PERFECT_MATCH = 1 << 4, REPORT_STATUS = 1 << 5, DROP_Q_SHIFT = 8, FLEX_SHIFT = 16, FLEX_MASK = 0x1F << 16, MAX_LENGTH_SHIFT = 24, FULL_THRESH_SHIFT = 28 };
     FDIRSIPV6   0x0EE0C [3 x 4] RW "8.2.3.21.14" "Flow Director Filters Source IPv6";
     FDIRIPSA    0x0EE18 RW "8.2.3.21.15" "Flow Director Filters IP Source Address";
     FDIRIPDA    0x0EE1C RW "8.2.3.21.16" "Flow Director Filters IP Destination Address";
     FDIRPORT    0x0EE20 RW "8.2.3.21.17" "Flow Director Filters Port" { DESTINATION_SHIFT = 16 };
     FDIRVLAN    0x0EE24 RW "8.2.3.21.18" "Flow Director Filters VLAN and Flex Bytes" { FLEX_SHIFT = 16 };
     FDIRHASH    0x0EE28 RW "8.2.3.21.19" "Flow Director Filters Hash Signature" { INDEX_SHIFT = 16 };
-    FDIRCMD     0x0EE2C RW "8.2.3.21.20" "Flow Director Filters Command" { CMD_MASK = 0x3, CMD_ADD = 1, CMD_REMOVE = 2, CMD_QUERY = 3, VALID = 1 << 2, FILTER_UPDATE = 1 << 3, IPV6 = 1 << 7, CLEARHT = 1 << 8, DROP = 1 << 9, L4TYPE_MASK = 0x3 << 5, L4TYPE_SHIFT = 5, RX_QUEUE_SHIFT = 16 };
+    FDIRCMD     0x0EE2C RW "8.2.3.21.20" "Flow Director Filters Command" { CMD_MASK = 0x3, CMD_ADD = 1, CMD_REMOVE = 2, CMD_QUERY = 3, VALID = 1 << 2, FILTER_UPDATE = 1 << 3, IPV6 = 1 << 7, CLEARHT = 1 << 8, DROP = 1 << 9, LAST = 1 << 11, QUEUE_EN = 1 << 15, L4TYPE_MASK = 0x3 << 5, L4TYPE_SHIFT = 5, RX_QUEUE_SHIFT = 16 };
     FDIRFREE    0x0EE38 RW reset 0x0000_8000 "8.2.3.21.10" "Flow Director Filters Free";
     FDIRDIP4M   0x0EE3C RW "8.2.3.21.4" "Flow Director Filters Destination IPv4 Mask";
     FDIRSIP4M   0x0EE40 RW "8.2.3.21.5" "Flow Director Filters Source IPv4 Mask";

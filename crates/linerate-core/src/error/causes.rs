@@ -70,6 +70,27 @@ impl Error {
         Error::new(ErrorKind::QueueTaken, port, why).with_remedy(Remedy::ChooseQueue)
     }
 
+    /// Returns the error for a rule of which the port cannot express a part. `part` names the part, and why.
+    pub fn rule_part(
+        port: impl Into<String>,
+        filter: impl std::fmt::Display,
+        action: impl std::fmt::Display,
+        part: impl std::fmt::Display,
+    ) -> Error {
+        Error::new(ErrorKind::Unsupported, port, format!("the rule '{filter} {action}' is not possible: {part}"))
+    }
+
+    /// Returns the error for a full table of rules. A filter may need several entries.
+    pub fn rules_full(port: impl Into<String>, table: &str, entries: usize) -> Error {
+        Error::new(ErrorKind::Exhausted, port, format!("the table of {table} is full: it has {entries} entries"))
+            .with_remedy(Remedy::Step("remove a rule first".into()))
+    }
+
+    /// Returns the error for a rule that the port does not have.
+    pub fn no_such_rule(port: impl Into<String>, id: impl std::fmt::Display) -> Error {
+        Error::new(ErrorKind::NotFound, port, format!("it has no rule {id}"))
+    }
+
     /// Returns the error for resetting a port while queues have owners.
     pub fn queues_in_use(port: impl Into<String>, queues: usize) -> Error {
         Error::new(ErrorKind::InUse, port, format!("{queues} of its queues are still in use"))

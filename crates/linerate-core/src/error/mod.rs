@@ -67,7 +67,7 @@ pub enum ErrorKind {
     BadFilter,
     /// This build of the library does not include the kind of port.
     NotBuilt,
-    /// The interface, card, or queue does not exist.
+    /// The interface, card, queue, or rule does not exist.
     NotFound,
     /// No server has the port, or it is not open in this process.
     NotServed,
@@ -79,7 +79,7 @@ pub enum ErrorKind {
     Exists,
     /// The card or interface no longer exists.
     Gone,
-    /// Too few buffers, hugepages, locked memory, or ports of a switch are left.
+    /// Too few buffers, hugepages, locked memory, ports of a switch, or entries of a card's table are left.
     Exhausted,
     /// The packet has no room for more bytes, or too few bytes to remove.
     NoRoom,

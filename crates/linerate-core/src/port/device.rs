@@ -7,9 +7,10 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::{CaptureCounts, Link, MacAddress, PortClass, QueueStatistics, Rss, Statistics};
+use super::{Action, CaptureCounts, Link, MacAddress, PortClass, QueueStatistics, Rss, Rule, RuleId, Statistics};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
+use crate::filter::Filter;
 use crate::memory::Pool;
 
 /// Bytes of a frame in addition to its payload: the Ethernet header and a VLAN tag, without CRC.
@@ -119,6 +120,27 @@ pub trait Device: Send {
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the port cannot do that.
     fn set_rss(&mut self, _rss: &Rss) -> Result<()> {
         Err(self.has_no("receive-side scaling"))
+    }
+
+    /// As [`Port::add_rule`](super::Port::add_rule).
+    ///
+    /// # Errors
+    /// As [`Port::add_rule`](super::Port::add_rule).
+    fn add_rule(&mut self, _filter: &Filter, _action: Action) -> Result<RuleId> {
+        Err(self.has_no("filter rules"))
+    }
+
+    /// As [`Port::remove_rule`](super::Port::remove_rule).
+    ///
+    /// # Errors
+    /// As [`Port::remove_rule`](super::Port::remove_rule).
+    fn remove_rule(&mut self, _id: RuleId) -> Result<()> {
+        Err(self.has_no("filter rules"))
+    }
+
+    /// Returns the port's rules, in the order in which they were added.
+    fn rules(&self) -> Vec<Rule> {
+        Vec::new()
     }
 
     /// Resets the card and brings it up again.

@@ -15,6 +15,7 @@ mod opening;
 mod queue;
 mod random;
 mod regions;
+mod rule;
 mod software;
 mod statistics;
 mod trace;
@@ -42,6 +43,7 @@ pub use opening::{OpenPort, Opening, PortKind};
 pub use queue::{RxQueue, TxQueue};
 pub use random::Random;
 pub use regions::{RegionRx, RegionTx, Rx, Tx};
+pub use rule::{Action, Rule, RuleId, Rules};
 pub use software::{SoftwareDevice, SoftwarePort};
 pub use statistics::{CaptureCounts, Drops, QueueCounters, QueueStatistics, Statistics};
 pub use trace::span_of;
@@ -50,6 +52,7 @@ pub use wrapper::{RxWrapper, TxWrapper, Wrapped, Wrapper, rx_around, tx_around};
 
 use crate::error::{Error, Result};
 pub use crate::event::{Waker, YieldWait};
+use crate::filter::Filter;
 use crate::memory::Pool;
 
 /// The control side of an open port.
@@ -406,6 +409,77 @@ impl Port {
     /// [`Unsupported`](crate::ErrorKind::Unsupported).
     pub fn set_rss(&mut self, rss: &Rss) -> Result<()> {
         self.device.set_rss(rss)
+    }
+
+    /// Adds a rule: the card, or the kernel, treats the packets that match the filter in this way, until the rule is
+    /// removed or the port is closed. A reset keeps it.
+    ///
+    /// Of several rules that match a packet, the one that was added first decides. Packets that no rule matches are
+    /// received as before. A rule for a queue has no effect until that queue is started.
+    ///
+    /// All of the filter's alternatives are added, or none. `docs/offloads.md` lists the filters of each kind of port.
+    ///
+    /// ```
+    /// use linerate::port::{Action, Rule};
+    ///
+    /// # fn main() -> linerate::Result<()> {
+    /// let [mut port] = linerate::open(["sim:rules?wire=none&queues=4"])?;
+    /// let filter = "ip+udp:4321+from:10.0.0.7".parse()?;
+    /// let id = port.add_rule(&filter, Action::Queue(3))?;
+    /// assert_eq!(port.rules(), [Rule { id, filter, action: Action::Queue(3) }]);
+    /// let ranges = port.add_rule(&"ip+udp:1-9".parse()?, Action::Drop);
+    /// assert!(ranges.unwrap_err().why().contains("port ranges"));
+    /// port.remove_rule(id)?;
+    /// assert!(port.rules().is_empty());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported): the port cannot express the rule; the error names the part.
+    /// [`Exhausted`](crate::ErrorKind::Exhausted): the card's table is full.
+    /// [`Exists`](crate::ErrorKind::Exists): a rule for the same packets exists.
+    /// [`NotFound`](crate::ErrorKind::NotFound): the port has no such queue. [`Gone`](crate::ErrorKind::Gone).
+    pub fn add_rule(&mut self, filter: &Filter, action: Action) -> Result<RuleId> {
+        let id = self.device.add_rule(filter, action)?;
+        tracing::debug!(port = self.name(), "rule {id}: {filter} {action}");
+        Ok(id)
+    }
+
+    /// Removes a rule that [`add_rule`](Port::add_rule) has added.
+    ///
+    /// ```
+    /// use linerate::ErrorKind;
+    /// use linerate::port::{Action, RuleId};
+    ///
+    /// # fn main() -> linerate::Result<()> {
+    /// let [mut port] = linerate::open(["sim:remove-rule?wire=none"])?;
+    /// let id = port.add_rule(&"from:192.0.2.0/24".parse()?, Action::Drop)?;
+    /// port.remove_rule(id)?;
+    /// assert_eq!(port.remove_rule(id).unwrap_err().kind(), ErrorKind::NotFound);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound): the port has no rule with this number.
+    /// [`Gone`](crate::ErrorKind::Gone), [`Unsupported`](crate::ErrorKind::Unsupported).
+    pub fn remove_rule(&mut self, id: RuleId) -> Result<()> {
+        self.device.remove_rule(id)
+    }
+
+    /// Returns the port's rules, in the order in which they were added.
+    ///
+    /// ```
+    /// use linerate::port::Action;
+    ///
+    /// # fn main() -> linerate::Result<()> {
+    /// let [mut port] = linerate::open(["sim:list-rules?wire=none&queues=2"])?;
+    /// port.add_rule(&"arp".parse()?, Action::Queue(1))?;
+    /// port.add_rule(&"ip+udp:53".parse()?, Action::Drop)?;
+    /// assert_eq!(port.rules().iter().map(|rule| rule.filter.to_string()).collect::<Vec<_>>(), ["arp", "ip+udp:53"]);
+    /// # Ok(()) }
+    /// ```
+    pub fn rules(&self) -> Vec<Rule> {
+        self.device.rules()
     }
 
     /// Resets the card and brings it up again. All queues must have been dropped.

@@ -7,10 +7,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::{
-    CaptureCounts, Device, Info, Link, MacAddress, Opening, QueueStatistics, Receive, Rss, Statistics, Transmit,
+    Action, CaptureCounts, Device, Info, Link, MacAddress, Opening, QueueStatistics, Receive, Rss, Rule, RuleId,
+    Statistics, Transmit,
 };
 use crate::batch::Batch;
 use crate::error::Result;
+use crate::filter::Filter;
 use crate::memory::Pool;
 
 /// The part of a [`Wrapped`] port that differs by wrapper. The default methods pass everything to the inner port.
@@ -268,6 +270,18 @@ impl<W: Wrapper> Device for Wrapped<W> {
 
     fn set_rss(&mut self, rss: &Rss) -> Result<()> {
         self.inner.set_rss(rss)
+    }
+
+    fn add_rule(&mut self, filter: &Filter, action: Action) -> Result<RuleId> {
+        self.inner.add_rule(filter, action)
+    }
+
+    fn remove_rule(&mut self, id: RuleId) -> Result<()> {
+        self.inner.remove_rule(id)
+    }
+
+    fn rules(&self) -> Vec<Rule> {
+        self.inner.rules()
     }
 
     fn reset(&mut self) -> Result<()> {

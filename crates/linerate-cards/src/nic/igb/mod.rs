@@ -14,7 +14,7 @@ use linerate_core::port::{Link, Rss, Statistics};
 use linerate_spec::x82576::*;
 use linerate_spec::{Register, descriptor};
 
-use super::intel::{Controller, Hardware, Intel, Semaphores};
+use super::intel::{Controller, Hardware, Intel, NoEntries, Semaphores};
 pub use super::{Config, DEFAULT_FRAME};
 use crate::pci::Bar;
 
@@ -37,6 +37,7 @@ impl Controller for X82576 {
     const RX_ERRORS: u64 = descriptor::receive::RXE_82576;
     const IP_ERROR: u64 = descriptor::receive::IPE_82576;
     const L4_ERROR: u64 = descriptor::receive::L4E_82576;
+    type Entries = NoEntries;
 
     fn receive_tail(queue: u16) -> Register {
         RDT(queue).into()

@@ -12,7 +12,7 @@ use linerate_core::port::{Counters, Rss, Statistics};
 use linerate_spec::Register;
 use linerate_spec::x82599::STATUS;
 
-use super::Controller;
+use super::{Controller, Entries};
 use crate::nic::{Config, check_bus};
 use crate::pci::{Bar, Bus, Interrupt};
 
@@ -32,7 +32,7 @@ pub struct Hardware<B: Bar, C: Controller> {
     /// Descriptor rings: all receive queues', then all transmit queues'.
     rings: DmaMap,
     packets: DmaMap,
-    receiving: Mutex<Receiving>,
+    receiving: Mutex<Receiving<C::Entries>>,
     /// Buffers of queues that did not stop; free again after a reset.
     quarantined: Mutex<Vec<u32>>,
     /// Dropped last: this may give the card back to the kernel.
@@ -42,8 +42,12 @@ pub struct Hardware<B: Bar, C: Controller> {
 
 /// Decides when the card may receive: once every queue in the RSS table has started, so that no packet is lost in a
 /// queue without an owner. From then on, no packets are directed to a stopped queue.
+///
+/// Rules also need their queue to be started.
 #[derive(Default)]
-struct Receiving {
+struct Receiving<E> {
+    /// The entries of all rules.
+    entries: E,
     /// The RSS settings.
     rss: Option<Rss>,
     /// The started queues, one bit each.
@@ -51,7 +55,7 @@ struct Receiving {
     on: bool,
 }
 
-impl Receiving {
+impl<E> Receiving<E> {
     fn is_started(&self, queue: u16) -> bool {
         self.started >> queue & 1 != 0
     }
@@ -267,9 +271,39 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         Ok(())
     }
 
-    /// Resets the state of queues; the card must have been reset, and must not receive.
+    /// Resets the state of queues, but keeps the rules; the card must have been reset, and must not receive.
     pub(in crate::nic) fn forget_queues(&self) {
-        *self.receiving.lock().unwrap_or_else(PoisonError::into_inner) = Receiving::default();
+        let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = std::mem::take(&mut receiving.entries);
+        *receiving = Receiving { entries, ..Receiving::default() };
+    }
+
+    /// Changes the entries of rules, and the card's tables. Changes nothing if `change` fails.
+    pub(super) fn change_entries(&self, change: impl FnOnce(&mut C::Entries) -> Result<()>) -> Result<()> {
+        let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = receiving.entries.clone();
+        change(&mut entries)?;
+        let active = |entries: &C::Entries| entries.with_queues(|queue| receiving.is_started(queue));
+        let (present, wanted) = (active(&receiving.entries), active(&entries));
+        wanted.write(&present, self).inspect_err(|_| {
+            let _ = present.write(&wanted, self);
+        })?;
+        receiving.entries = entries;
+        Ok(())
+    }
+
+    /// Writes the entries of rules into the empty tables of a card that was reset. Those for a queue follow when the
+    /// queue starts.
+    pub(super) fn restore_entries(&self) -> Result<()> {
+        let receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
+        receiving.entries.with_queues(|_| false).write(&C::Entries::default(), self)
+    }
+
+    /// Records that a queue has started or stops, and adds or removes the entries for it.
+    fn set_started(&self, receiving: &mut Receiving<C::Entries>, queue: u16, is_started: bool) -> Result<()> {
+        let present = receiving.entries.with_queues(|queue| receiving.is_started(queue));
+        receiving.started = receiving.started & !(1 << queue) | u64::from(is_started) << queue;
+        receiving.entries.with_queues(|queue| receiving.is_started(queue)).write(&present, self)
     }
 
     /// Applies RSS settings.
@@ -285,7 +319,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     /// Records a started receive queue. Enables receive once all queues in the RSS table have started.
     pub(super) fn queue_started(&self, queue: u16) -> Result<()> {
         let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
-        receiving.started |= 1 << queue;
+        self.set_started(&mut receiving, queue, true)?;
         if receiving.on {
             self.write_effective_table(&receiving);
         }
@@ -295,7 +329,8 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     /// Directs packets away from a receive queue that is about to stop. Disables receive if no started queue is left.
     pub(super) fn queue_stops(&self, queue: u16) {
         let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
-        receiving.started &= !(1 << queue);
+        // A card that does not answer is noticed when the queue is stopped.
+        let _ = self.set_started(&mut receiving, queue, false);
         match (receiving.on, receiving.started) {
             (false, _) => {}
             (true, 0) => {
@@ -307,13 +342,13 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         }
     }
 
-    fn write_effective_table(&self, receiving: &Receiving) {
+    fn write_effective_table(&self, receiving: &Receiving<C::Entries>) {
         if let Some(effective) = receiving.effective_rss().filter(|_| self.config.options.rx_queues > 1) {
             C::set_table(self, &effective);
         }
     }
 
-    fn receive_if_ready(&self, receiving: &mut Receiving) -> Result<()> {
+    fn receive_if_ready(&self, receiving: &mut Receiving<C::Entries>) -> Result<()> {
         if !receiving.on && receiving.is_ready() {
             C::enable_receive(self)?;
             receiving.on = true;

@@ -10,6 +10,7 @@
 //! - `ring`: descriptors in memory, and the buffer of each
 //! - `vector`: the loops of `queue` with vector instructions
 //! - `start`: starting and stopping a queue; where its buffers come from and go to
+//! - `rules`: the entries of rules in a card's tables of filters
 //! - `semaphore`: resources shared with firmware
 //! - `hardware`: registers, bounded waits, the state that queues share
 //! - this file: the control side, [`Intel`]
@@ -21,6 +22,7 @@ mod metadata;
 mod offload;
 mod queue;
 mod ring;
+mod rules;
 mod semaphore;
 mod start;
 mod vector;
@@ -31,13 +33,16 @@ use std::time::Duration;
 use described::Described;
 pub use hardware::Hardware;
 use linerate_core::error::{Error, ErrorKind, Result};
+use linerate_core::filter::{Filter, Match};
 use linerate_core::memory::{Addresses, Pool};
 use linerate_core::port::{
-    Device, Drops, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Rx, Statistics, Transmit, Tx,
+    Action, Device, Drops, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Rule, RuleId, Rules, Rx, Statistics,
+    Transmit, Tx,
 };
 use linerate_spec::Register;
 use linerate_spec::x82599::RAH;
 use queue::{IntelRx, IntelTx};
+pub use rules::{NoEntries, Refused};
 pub(super) use semaphore::Semaphores;
 
 use super::Config;
@@ -63,6 +68,8 @@ pub trait Controller: Sized + Send + Sync + 'static {
     const IP_ERROR: u64;
     /// The bit of word 1 for a wrong layer-4 checksum.
     const L4_ERROR: u64;
+    /// The entries of rules in the card's tables of filters.
+    type Entries: Entries<Self>;
 
     /// Returns the tail register of a receive queue.
     fn receive_tail(queue: u16) -> Register;
@@ -109,11 +116,34 @@ pub trait Controller: Sized + Send + Sync + 'static {
     fn count<B: Bar>(hardware: &Hardware<B, Self>, sum: &mut Statistics);
 }
 
+/// The entries of rules in a card's tables. A value is the state of the tables; [`write`](Entries::write) brings the
+/// card from one state to another.
+pub trait Entries<C: Controller>: Clone + Default + Send {
+    /// Adds the entries for an alternative of a rule's filter, after those of earlier rules.
+    ///
+    /// # Errors
+    /// Why the card cannot express this. The value is then undefined.
+    fn add(&mut self, rule: RuleId, one: &Match, action: Action) -> std::result::Result<(), Refused>;
+
+    /// Removes the entries of a rule.
+    fn remove(&mut self, rule: RuleId);
+
+    /// Returns the entries that do not need a queue, or one of these.
+    fn with_queues(&self, is_started: impl Fn(u16) -> bool) -> Self;
+
+    /// Writes the differences between `present`, the card's state, and these entries.
+    ///
+    /// # Errors
+    /// The card does not answer.
+    fn write<B: Bar>(&self, present: &Self, hardware: &Hardware<B, C>) -> Result<()>;
+}
+
 /// An open card.
 pub struct Intel<B: Bar, C: Controller> {
     hardware: Arc<Hardware<B, C>>,
     rss: Rss,
     promiscuous: bool,
+    rules: Rules,
 }
 
 impl<B: Bar, C: Controller> Intel<B, C> {
@@ -124,7 +154,7 @@ impl<B: Bar, C: Controller> Intel<B, C> {
     pub fn open(bar: B, bus: Arc<dyn Bus>, config: Config) -> Result<Intel<B, C>> {
         let rss = Rss::evenly(config.options.rx_queues.min(C::MAX_RSS_QUEUES));
         let hardware = Arc::new(Hardware::new(bar, bus, config)?);
-        let mut device = Intel { hardware, rss, promiscuous: true };
+        let mut device = Intel { hardware, rss, promiscuous: true, rules: Rules::default() };
         device.bring_up()?;
         Ok(device)
     }
@@ -144,7 +174,8 @@ impl<B: Bar, C: Controller> Intel<B, C> {
         }
         let rss = self.rss.clone();
         self.set_rss(&rss)?;
-        self.set_promiscuous(self.promiscuous)
+        self.set_promiscuous(self.promiscuous)?;
+        self.hardware.restore_entries()
     }
 }
 
@@ -248,6 +279,24 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
         self.hardware.check_alive()?;
         self.rss = rss.clone();
         self.hardware.apply_rss(rss)
+    }
+
+    fn add_rule(&mut self, filter: &Filter, action: Action) -> Result<RuleId> {
+        let rule = self.rules.numbered(filter, action);
+        self.hardware.add_rule(&rule)?;
+        let id = rule.id;
+        self.rules.push(rule);
+        Ok(id)
+    }
+
+    fn remove_rule(&mut self, id: RuleId) -> Result<()> {
+        let name = self.hardware.config.name.clone();
+        self.rules.remove(&name, id)?;
+        self.hardware.remove_rule(id)
+    }
+
+    fn rules(&self) -> Vec<Rule> {
+        self.rules.list().to_vec()
     }
 
     fn reset(&mut self) -> Result<()> {

@@ -6,6 +6,7 @@ use linerate_core::error::{ErrorKind, Result};
 use linerate_spec::x82599::*;
 
 use super::X82599;
+use super::rules::DIRECTOR_KIB;
 use crate::nic::intel::Hardware;
 use crate::pci::Bar;
 
@@ -67,9 +68,10 @@ impl<B: Bar> Hardware<B, X82599> {
     /// Initializes receive, without DCB and virtualization (4.6.7).
     fn init_receive(&self) {
         self.clear(RXCTRL, RXCTRL::RXEN);
-        // One traffic class gets the whole packet buffer (4.6.11.3.4).
+        // One traffic class gets the whole packet buffer (4.6.11.3.4), except what the flow director needs for rules:
+        // the size may change only while the card does not receive (8.2.3.8.9).
         let kib = if self.is_copper() { X540_PACKET_BUFFER_KIB } else { PACKET_BUFFER_KIB };
-        self.write(RXPBSIZE(0), kib << RXPBSIZE::KIB_SHIFT);
+        self.write(RXPBSIZE(0), (kib - DIRECTOR_KIB) << RXPBSIZE::KIB_SHIFT);
         (1..8).for_each(|class| self.write(RXPBSIZE(class), 0));
 
         // HLREG0 and RDRXCTL must agree on CRC stripping (8.2.3.8.8). Bits 25 and 26 must be 1, RSCFRSTSIZE must be 0.

@@ -6,11 +6,13 @@
 //! - [`spec::x82599`](linerate_spec::x82599): the card's registers
 //! - `init`: reset and bring-up in the datasheet's order
 //! - `link`: the link between MAC and cable; `module`: the module in a cage
+//! - `rules`: rules in the card's tables of filters
 //! - this file: the queues' registers, link, filters, interrupts and statistics
 
 mod init;
 mod link;
 mod module;
+mod rules;
 
 use std::time::Duration;
 
@@ -68,6 +70,7 @@ impl Controller for X82599 {
     const RX_ERRORS: u64 = descriptor::receive::RXE_82599;
     const IP_ERROR: u64 = descriptor::receive::IPE_82599;
     const L4_ERROR: u64 = descriptor::receive::L4E_82599;
+    type Entries = rules::Tables;
 
     fn receive_tail(queue: u16) -> Register {
         RDT(queue).into()
