@@ -3,7 +3,7 @@
 use clap::Command;
 use linerate::KINDS;
 
-/// The commands' examples. Each line is a command, optionally followed by two spaces, a # and a description.
+/// The commands' examples, those of a subcommand as `switch list`. Each line is a command, optionally followed by two spaces, a # and a description.
 pub const EXAMPLES: &[(&str, &[&str])] = &[
     (
         "linerate",
@@ -107,11 +107,27 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ("sim", &["linerate sim --socket /tmp/a --wire 'traffic?rate=1M'", "linerate sim --socket /tmp/a --socket /tmp/b"]),
     ("serve", &["linerate serve", "linerate serve vale0 --mode 0660 --group users"]),
     ("switch", &["linerate switch list", "linerate switch attach vale0:eth0"]),
-    ("list", &["linerate switch list --json"]),
-    ("attach", &["linerate switch attach vale0:eth0 --host", "linerate switch attach vale0:sim:0"]),
-    ("detach", &["linerate switch detach vale0:eth0"]),
-    ("create", &["linerate switch create v1"]),
-    ("destroy", &["linerate switch destroy v1"]),
+    ("switch list", &["linerate switch list --json"]),
+    ("switch attach", &["linerate switch attach vale0:eth0 --host", "linerate switch attach vale0:sim:0"]),
+    ("switch detach", &["linerate switch detach vale0:eth0"]),
+    ("switch create", &["linerate switch create v1"]),
+    ("switch destroy", &["linerate switch destroy v1"]),
+    (
+        "rule",
+        &[
+            "linerate fwd 0000:03:00.0 0000:03:00.1 --queues 4 --control /tmp/fwd.socket",
+            "linerate rule add 0000:03:00.0 ip+udp:53 queue:3 --control /tmp/fwd.socket",
+        ],
+    ),
+    (
+        "rule add",
+        &[
+            "linerate rule add 0000:03:00.0 ip+udp:53 queue:3 --control /tmp/fwd.socket",
+            "linerate rule add 0000:03:00.0 from:192.0.2.0/24 drop --control /tmp/fwd.socket",
+        ],
+    ),
+    ("rule remove", &["linerate rule remove 0000:03:00.0 0 --control /tmp/fwd.socket"]),
+    ("rule list", &["linerate rule list --control /tmp/fwd.socket"]),
     ("vm", &["linerate vm vhost:/tmp/vm", "linerate vm vhost:/tmp/vm --run -- -nographic disk.qcow2"]),
     ("extcap", &["linerate extcap --install"]),
     ("man", &["linerate man ~/.local/share/man/man1"]),
@@ -144,13 +160,18 @@ pub fn kinds(with_options: bool) -> String {
 
 /// Adds the examples to the help of all commands.
 pub fn add_to(grammar: Command) -> Command {
+    add_below("", grammar)
+}
+
+fn add_below(parent: &str, grammar: Command) -> Command {
     grammar.mut_subcommands(|command| {
-        let name = command.get_name().to_string();
+        let name = format!("{parent} {}", command.get_name()).trim_start().to_string();
         let examples = EXAMPLES.iter().find(|(of, _)| *of == name);
-        add_to(match examples {
+        let command = match examples {
             Some((_, lines)) => command.after_help(format!("Examples:\n  {}", lines.join("\n  "))),
             None => command,
-        })
+        };
+        add_below(&name, command)
     })
 }
 

@@ -189,6 +189,7 @@ mod tests {
             include_str!("../../../docs/kernel.md"),
             include_str!("../../../docs/link.md"),
             include_str!("../../../docs/netmap.md"),
+            include_str!("../../../docs/offloads.md"),
             include_str!("../../../docs/packages.md"),
             include_str!("../../../docs/replay.md"),
             include_str!("../../../docs/wires.md"),
@@ -222,7 +223,7 @@ mod tests {
                     && !["udp", "tcp", "from", "eth"].iter().any(|kind| word.starts_with(kind))
                     && !word.split(',').all(is_address)
             }) {
-                if !matches!(words[1], "sim" | "switch") {
+                if !matches!(words[1], "sim" | "switch" | "rule") {
                     linerate::parse(name).unwrap_or_else(|error| panic!("{line}: {error}"));
                 }
             }

@@ -20,6 +20,7 @@
 //! - `metrics`: the counters of a run for Prometheus
 //! - `host`: the addresses of testers' ports: replies to ARP and ping, and the next hop
 //! - `live`: requests from keys and the control socket, and the full-screen view
+//! - `rule`: rules of a run's ports, at its control socket
 //! - `rates`: an interval of a run; `show`: intervals and the summary as lines; `terminal`: notes, held back during the
 //!   full-screen view
 //! - `inherited`: streams and signals that the process has inherited
@@ -61,6 +62,7 @@ mod rates;
 mod replay;
 mod report;
 mod rfc2544;
+mod rule;
 mod run;
 mod serve;
 mod shortfall;
@@ -259,6 +261,11 @@ enum Command {
         #[command(subcommand)]
         command: Switch,
     },
+    /// Change the rules of a run's ports: packets that a card or the kernel steers or drops
+    Rule {
+        #[command(subcommand)]
+        command: rule::Rule,
+    },
     /// Print the command that starts QEMU with a card at each port, or run it
     Vm(vm::Machine),
     /// Offer ports as interfaces in Wireshark and tshark, without root: --install once, then `tshark -D` lists them
@@ -387,6 +394,7 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
         Command::Sim(models) => sim::run(&models),
         Command::Serve(service) => serve::run(&service),
         Command::Switch { command } => switch::run(&command),
+        Command::Rule { command } => rule::run(&command),
         Command::Vm(machine) => vm::run(&machine),
         Command::Extcap(asked) => Ok(extcap::run(&asked)),
         Command::Ports { json } => ports::run(json),

@@ -46,7 +46,9 @@ fn write_with_subcommands(command: &Command, folder: &Path) -> io::Result<()> {
         add_kinds(&mut sections);
     }
     add_exit_status(&mut sections, &command);
-    add_examples(&mut sections, command.get_name());
+    // The name of a subcommand's page is linerate-switch-list.
+    let name = command.get_display_name().unwrap_or_else(|| command.get_name());
+    add_examples(&mut sections, &name.trim_start_matches("linerate-").replace('-', " "));
     add_see_also(&mut sections, &command);
     sections.to_writer(&mut text)?;
     fs::write(folder.join(page.get_filename()), text)
@@ -145,6 +147,7 @@ fn related(name: &str) -> (&'static [&'static str], &'static str) {
         "sim" => (&["ports", "vm"], "model.md"),
         "serve" => (&["ports", "switch"], "netmap.md"),
         "switch" | "list" | "attach" | "detach" | "create" | "destroy" => (&["ports", "serve"], "netmap.md"),
+        "rule" | "add" | "remove" => (&["filter", "fwd", "sink"], "offloads.md"),
         "vm" => (&["ports", "sim"], "machines.md"),
         "extcap" => (&["capture"], "extcap.md"),
         "ports" => (&["bind", "fwd", "switch"], "wires.md"),

@@ -99,7 +99,7 @@ fn a_generator_takes_other_rates_pauses_and_ends() {
 
     for (line, why) in [
         ("", "a JSON object"),
-        ("null", "a JSON object on one line, with any of the fields pause, rate, link, reset and stop"),
+        ("null", "a JSON object on one line, with any of the fields pause, rate, link, rule, reset and stop"),
         ("{", "the line ends before the object does"),
         (r#"{"pause":maybe}"#, "it is not JSON from column 10 on"),
         ("pause", "a JSON object"),

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use kit::{Folder, Namespace, OutputTimeout, Process, alone, expect, pair, text, write_cases};
 
-const PAGES: [(&str, &str); 16] = [
+const PAGES: [(&str, &str); 17] = [
     ("README.md", include_str!("../../../README.md")),
     ("bench.md", include_str!("../../../docs/bench.md")),
     ("capture.md", include_str!("../../../docs/capture.md")),
@@ -21,6 +21,7 @@ const PAGES: [(&str, &str); 16] = [
     ("machines.md", include_str!("../../../docs/machines.md")),
     ("model.md", include_str!("../../../docs/model.md")),
     ("netmap.md", include_str!("../../../docs/netmap.md")),
+    ("offloads.md", include_str!("../../../docs/offloads.md")),
     ("replay.md", include_str!("../../../docs/replay.md")),
     ("testing.md", include_str!("../../../docs/testing.md")),
     ("trust.md", include_str!("../../../docs/trust.md")),
@@ -156,7 +157,11 @@ fn documented_commands_run_as_they_stand() {
                     process.await_output("ports/");
                     beside.push(process);
                 } else if line.ends_with('&') {
-                    beside.push(Process::start(&mut place.command(&line)));
+                    let mut process = Process::start(&mut place.command(&line));
+                    if line.contains("--control") {
+                        process.await_error("control: ");
+                    }
+                    beside.push(process);
                 } else if line.contains("vale") && beside.is_empty() {
                     // The line needs the server of an earlier block.
                     let mut server = Process::start(&mut place.command("linerate serve"));

@@ -93,6 +93,22 @@ fn the_json_of_each_command_is_as_its_schema_says() {
     }
     lines += &run.ended().1;
 
+    // Rules: the answers, and the changes of the summary.
+    let mut run =
+        Process::start(&mut linerate(&["sink", "sim:j0", "--json", "--seconds", "60", "--control", &control]));
+    run.await_error("control: ");
+    run.await_output("\"seconds\":");
+    for words in [
+        &["add", "sim:j0", "from:10.0.0.0/8", "drop"][..],
+        &["add", "sim:j0", "arp", "queue:0"],
+        &["list"],
+        &["remove", "sim:j0", "1"],
+    ] {
+        let words = [&["rule"][..], words, &["--json", "--control", &control]].concat();
+        lines += &text(&expect(0, &mut linerate(&words)).stdout);
+    }
+    lines += &run.interrupt().1;
+
     let (script, list) = (path("check.py"), path("lines"));
     std::fs::write(&script, CHECK).unwrap();
     std::fs::write(&list, &lines).unwrap();

@@ -28,8 +28,8 @@ const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most clients at a time.
 const CLIENTS: usize = 16;
 /// The error for a line that is not a request.
-const FORM: &str = "a request is a JSON object on one line, with any of the fields pause, rate, link, reset and stop, \
-                    such as {\"pause\":true}";
+const FORM: &str = "a request is a JSON object on one line, with any of the fields pause, rate, link, rule, reset and \
+                    stop, such as {\"pause\":true}";
 
 /// The control socket of a run.
 pub struct Control {

@@ -16,12 +16,14 @@ mod view;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 
 pub use control::Control;
-use linerate::port::Port;
+use linerate::filter::Filter;
+use linerate::port::{Action, Port};
 use linerate::traffic::Rate;
 #[cfg(not(feature = "live"))]
 pub use lines::Screen;
@@ -63,6 +65,9 @@ pub struct Request {
     /// Multiply an option of an emulated link by a factor.
     #[serde(skip)]
     pub link_times: Option<(&'static str, f64)>,
+    /// Change the rules of a port. A request with this field has no other.
+    #[serde(default)]
+    pub rule: Option<RuleChange>,
     /// Reset the counters of the view and of answers.
     #[serde(default)]
     pub reset: bool,
@@ -72,6 +77,41 @@ pub struct Request {
     /// The process was suspended for some time, as by the shell with Ctrl-Z.
     #[serde(skip)]
     pub was_suspended: bool,
+}
+
+impl Request {
+    /// Returns a request that changes a rule only.
+    pub fn of_rule(change: RuleChange) -> Request {
+        Request { rule: Some(change), ..Request::default() }
+    }
+}
+
+/// A change of a port's rules. The port has the name by which the run opened it, with or without options.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum RuleChange {
+    /// Add a rule.
+    Add {
+        port: String,
+        #[serde(deserialize_with = "read_text")]
+        filter: Filter,
+        #[serde(deserialize_with = "read_text")]
+        action: Action,
+    },
+    /// Remove the rule with this number.
+    Remove { port: String, rule: u32 },
+}
+
+impl RuleChange {
+    /// Returns the change as in a request.
+    pub fn json(&self) -> Value {
+        match self {
+            RuleChange::Add { port, filter, action } => {
+                json!({ "add": { "port": port, "filter": filter.to_string(), "action": action.to_string() } })
+            }
+            RuleChange::Remove { port, rule } => json!({ "remove": { "port": port, "rule": rule } }),
+        }
+    }
 }
 
 /// A request to a run, and the sender of its answer if a program waits for one.
@@ -93,6 +133,11 @@ pub enum NewRate {
 /// Reads a value that must not be null.
 fn read_some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
     T::deserialize(from).map(Some)
+}
+
+/// Reads a value of the library from its text.
+fn read_text<'de, D: Deserializer<'de>, T: FromStr<Err = linerate::Error>>(from: D) -> Result<T, D::Error> {
+    String::deserialize(from)?.parse().map_err(|error: linerate::Error| D::Error::custom(error.why()))
 }
 
 fn read_rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<NewRate>, D::Error> {
@@ -295,11 +340,18 @@ impl LiveControl {
             change["suspended"] = true.into();
             done.push("was suspended; no packets moved".to_string());
         }
-        if change != json!({}) && self.changes.borrow().len() < MAX_CHANGES {
+        if change != json!({}) {
+            self.record(change, seconds);
+        }
+        Ok(done)
+    }
+
+    /// Adds a change to those of the summary.
+    pub fn record(&self, mut change: Value, seconds: f64) {
+        if self.changes.borrow().len() < MAX_CHANGES {
             change["seconds"] = json!((seconds * 1000.0).round() / 1000.0);
             self.changes.borrow_mut().push(change);
         }
-        Ok(done)
     }
 
     /// Returns the packets per second of a requested rate; `None`: full speed.
@@ -382,6 +434,10 @@ mod tests {
             (r#"{"rat":"1M"}"#, "unknown field `rat`"),
             (r#"{"rate":"fast"}"#, "'fast' is not a rate"),
             (r#"{"rate":5}"#, "expected a string"),
+            (r#"{"rule":{"add":{"port":"sim:0","filter":"quic","action":"drop"}}}"#, "there is no 'quic'"),
+            (r#"{"rule":{"add":{"port":"sim:0","filter":"arp","action":"eat"}}}"#, "'eat' is not an action"),
+            (r#"{"rule":{"add":{"port":"sim:0","filter":"arp"}}}"#, "missing field `action`"),
+            (r#"{"rule":{"remove":{"port":"sim:0","rule":0,"now":1}}}"#, "unknown field `now`"),
             (r#"{"pause":1}"#, "expected a boolean"),
             ("pause", "expected"),
         ] {

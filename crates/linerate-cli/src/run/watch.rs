@@ -18,7 +18,7 @@ const SHOWN: Duration = Duration::from_millis(250);
 
 impl Run {
     /// Calls the observers and executes their requests, until the end of the run's time.
-    pub(super) fn watch(&self, first: &mut dyn Observer, others: &mut [Box<dyn Observer>]) -> Result<(), Error> {
+    pub(super) fn watch(&mut self, first: &mut dyn Observer, others: &mut [Box<dyn Observer>]) -> Result<(), Error> {
         let others = others.iter_mut().map(|observer| &mut **observer as &mut dyn Observer);
         let mut observers: Vec<&mut dyn Observer> = std::iter::once(first).chain(others).collect();
         let begin = Moment { moved: MovedPackets::default(), tick: None };
