@@ -2,7 +2,8 @@
 
 mod kit;
 
-use kit::{Deadline, Folder, Process, expect, linerate, summary, text};
+use kit::{Deadline, Folder, Namespace, Process, expect, inside, linerate, pair, summary, text};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 /// Runs `linerate rule`, and returns its output.
@@ -93,4 +94,27 @@ fn a_port_without_rules_refuses_them() {
     assert!(said.contains("this kind of port cannot do that"), "{said}");
     assert_eq!(rule(&socket, &["add", "sim:0", "ip+udp", "queue:0"]), "rule 0\n");
     drop(run);
+}
+
+/// The kernel applies rules of an AF_XDP port, and they end with the process, also if it is killed.
+#[test]
+fn rules_of_an_interface_end_with_the_process() {
+    let (here, far) = (Namespace::new("rul"), Namespace::new("rof"));
+    pair((&here, "eth0"), (&far, "far0"), 0);
+    let folder = Folder::new("rules-xdp");
+    let socket = folder.path("socket");
+    let words = format!("sink xdp:eth0?flow=udp:9 --seconds 100 --json --control {socket}");
+    let mut run = Process::start(&mut inside(&here, &words));
+    run.await_output("\"seconds\":");
+    let answers = || far.command("ping -c 1 -W 1 10.87.0.1").output().unwrap().status.success();
+    far.ping(1, "10.87.0.1");
+    assert_eq!(rule(&socket, &["add", "xdp:eth0", "icmp", "kernel"]), "rule 0\n");
+    assert_eq!(rule(&socket, &["add", "xdp:eth0", "icmp", "drop"]), "rule 1\n");
+    far.ping(1, "10.87.0.1");
+    rule(&socket, &["remove", "xdp:eth0", "0"]);
+    assert!(!answers(), "the kernel drops what the rule matches");
+    assert!(refused(1, &socket, &["add", "xdp:eth0", "inner+udp", "drop"]).contains("inner"));
+    kill_process(Pid::from_raw(run.id() as i32).unwrap(), Signal::KILL).unwrap();
+    run.end();
+    far.ping(1, "10.87.0.1");
 }

@@ -15,6 +15,7 @@ const PROG_LOAD: libc::c_long = 5;
 #[cfg(test)]
 const PROG_TEST_RUN: libc::c_long = 10;
 const LINK_CREATE: libc::c_long = 28;
+const LINK_UPDATE: libc::c_long = 29;
 const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_SCHED_CLS: u32 = 3;
 const PROG_TYPE_XDP: u32 = 6;
@@ -195,7 +196,7 @@ impl Program {
 
     fn link(&self, interface: u32, attach_type: u32, flags: u32) -> io::Result<Link> {
         let mut create = LinkCreate { program: self.0.as_raw_fd() as u32, interface, attach_type, flags };
-        bpf(LINK_CREATE, &mut create).map(|number| Link { _link: descriptor(number) })
+        bpf(LINK_CREATE, &mut create).map(|number| Link(descriptor(number)))
     }
 }
 
@@ -235,6 +236,20 @@ pub enum Mode {
 }
 
 /// An attached program.
-pub struct Link {
-    _link: OwnedFd,
+pub struct Link(OwnedFd);
+
+#[repr(C)]
+struct LinkUpdate {
+    link: u32,
+    program: u32,
+    flags: u32,
+    old_program: u32,
+}
+
+impl Link {
+    /// Replaces the attached program by another of the same kind. Each packet meets one of the two.
+    pub fn replace(&self, program: &Program) -> io::Result<()> {
+        let (link, program) = (self.0.as_raw_fd() as u32, program.0.as_raw_fd() as u32);
+        bpf(LINK_UPDATE, &mut LinkUpdate { link, program, flags: 0, old_program: 0 }).map(drop)
+    }
 }

@@ -3,9 +3,11 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use linerate_core::error::Result;
+use linerate_core::error::{Error, Result};
+use linerate_core::filter::Filter;
 use linerate_core::port::{
-    Config, Drops, Link, MacAddress, PortClass, QueueCounters, Receive, SoftwareDevice, SoftwarePort, Transmit,
+    Action, Config, Drops, Link, MacAddress, PortClass, QueueCounters, Receive, Rule, RuleId, SoftwareDevice,
+    SoftwarePort, Transmit,
 };
 
 use super::interface::Interface;
@@ -35,6 +37,18 @@ pub trait Sockets: Send + Sized {
     fn rx(&mut self, target: &Target, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>>;
     /// Starts a transmit queue that has no owner.
     fn tx(&mut self, target: &Target, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>>;
+    /// As [`SoftwareDevice::add_rule`].
+    fn add_rule(&mut self, target: &Target, _: &Filter, _: Action) -> Result<RuleId> {
+        Err(Error::unsupported(target.config.name.clone(), "filter rules", "only ports of AF_XDP have them"))
+    }
+    /// As [`SoftwareDevice::remove_rule`].
+    fn remove_rule(&mut self, target: &Target, id: RuleId) -> Result<()> {
+        Err(Error::no_such_rule(target.config.name.clone(), id))
+    }
+    /// Returns the rules, in the order in which they were added.
+    fn rules(&self) -> Vec<Rule> {
+        Vec::new()
+    }
     /// Returns the kernel's and the card's drops since the port was opened.
     fn drops(&self, _: &Interface) -> Drops {
         Drops::default()
@@ -128,6 +142,18 @@ impl<S: Sockets> SoftwareDevice for OnInterface<S> {
     fn set_promiscuous(&mut self, on: bool) -> Result<()> {
         self.promiscuous = if on { self.sockets.promiscuous(&self.target.interface)? } else { None };
         Ok(())
+    }
+
+    fn add_rule(&mut self, _: &Config, filter: &Filter, action: Action) -> Result<RuleId> {
+        self.sockets.add_rule(&self.target, filter, action)
+    }
+
+    fn remove_rule(&mut self, _: &Config, id: RuleId) -> Result<()> {
+        self.sockets.remove_rule(&self.target, id)
+    }
+
+    fn rules(&self) -> Vec<Rule> {
+        self.sockets.rules()
     }
 
     fn drops(&self) -> Drops {

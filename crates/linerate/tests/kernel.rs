@@ -10,7 +10,7 @@ use linerate::Options;
 use linerate::filter::Filter;
 use linerate::kernel::{Interface, PacketPort, Xdp, XdpOptions};
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::port::{Device, Port, RxQueue, TxQueue};
+use linerate::port::{Action, Device, Port, RxQueue, TxQueue};
 use linerate::traffic::{Checker, Generator};
 use linerate_testkit::Deadline;
 use proptest::prelude::*;
@@ -383,6 +383,99 @@ fn receive_segments() {
         received.push(frames);
     }
     assert!(received.windows(2).all(|both| both[0] == both[1]));
+}
+
+/// Rules of an AF_XDP port decide about packets from the moment when they are added, and the exchange of the program in
+/// the kernel loses no packet.
+#[test]
+fn rules_change_while_an_interface_receives() {
+    over_a_pair("rules", change_rules);
+}
+
+fn change_rules() {
+    let pool = pool();
+    let config = |name: &str| Options { ring: Some(512), ..Options::default() }.of_port(name, pool.clone()).unwrap();
+    // UDP from 10.0.0.1 to `port`, of a round.
+    let frame = |port: u8, round: u8| {
+        let mut frame = [&[2; 12][..], &[0x08, 0x00, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0]].concat();
+        frame.extend([10, 0, 0, 1, 10, 0, 0, 2, 0, 9, 0, port, 0, 26, 0, 0, round]);
+        frame.resize(60, 0);
+        frame
+    };
+    let mut port =
+        Port::new(Xdp::open(Interface::open("v0").unwrap(), &XdpOptions::default(), config("xdp:v0")).unwrap());
+    // Receives what the port leaves to the kernel.
+    let kernel = PacketPort::open(Interface::open("v0").unwrap(), Some("udp".parse().unwrap()), config("packet:v0"));
+    let mut kernel = Port::new(kernel.unwrap());
+    let mut sender = Port::new(PacketPort::open(Interface::open("v1").unwrap(), None, config("packet:v1")).unwrap());
+    let (mut rx, mut kernel_rx, mut tx) = (port.rx(0).unwrap(), kernel.rx(0).unwrap(), sender.tx(0).unwrap());
+    let mut batch = Batch::new();
+    let mut send = |frames: &mut dyn Iterator<Item = Vec<u8>>| {
+        let mut batch = Batch::new();
+        frames.for_each(|frame| assert!(batch.push(&pool, &frame)));
+        tx.send_all(&mut batch, std::time::Duration::from_secs(10));
+        assert!(batch.is_empty(), "{} frames were not sent", batch.len());
+    };
+    let mut receive = |rx: &mut RxQueue, into: &mut Vec<(u8, u8)>| {
+        rx.recv(&mut batch);
+        into.extend(batch.packets().map(|packet| (packet[37], packet[42])));
+        batch.clear();
+    };
+
+    let filter = |text: &str| text.parse::<Filter>().unwrap();
+    let rules = [
+        (filter("udp:1"), Action::Kernel),
+        (filter("udp:2"), Action::Drop),
+        (filter("from:10.0.0.0/8+udp:1-3"), Action::Queue(0)),
+        (filter("from:10.0.0.1"), Action::Drop),
+    ];
+    // The ports that arrive at the port and in the kernel, after each rule. Each round ends with port 9, which always
+    // arrives.
+    let expected: [(&[u8], &[u8]); 5] =
+        [(&[1, 2, 3, 4], &[]), (&[2, 3, 4], &[1]), (&[3, 4], &[1]), (&[3, 4], &[1]), (&[3], &[1])];
+    let always = port.add_rule(&filter("udp:9"), Action::Queue(0)).unwrap();
+    let mut ids = Vec::new();
+    for (round, (at_port, in_kernel)) in (0..).zip(expected) {
+        send(&mut [1, 2, 3, 4, 9].into_iter().map(|port| frame(port, round)));
+        let (mut here, mut there, deadline) = (Vec::new(), Vec::new(), Deadline::begin());
+        while here.last() != Some(&(9, round)) || there.len() < in_kernel.len() {
+            deadline.check(|| format!("round {round}: {at_port:?} and 9 at the port, not {here:?}; {there:?}"));
+            receive(&mut rx, &mut here);
+            receive(&mut kernel_rx, &mut there);
+        }
+        let of_round = |ports: &[u8]| ports.iter().map(|port| (*port, round)).collect::<Vec<_>>();
+        assert_eq!((here, there), (of_round(&[at_port, &[9][..]].concat()), of_round(in_kernel)));
+        if let Some((filter, action)) = rules.get(usize::from(round)) {
+            ids.push(port.add_rule(filter, *action).unwrap());
+        }
+    }
+    assert_eq!(port.rules().iter().map(|rule| rule.id).collect::<Vec<_>>(), [&[always][..], &ids].concat());
+    ids.into_iter().for_each(|id| port.remove_rule(id).unwrap());
+
+    // 50 exchanges, with frames before and after each.
+    let (mut received, deadline) = (Vec::new(), Deadline::begin());
+    for round in 0..25 {
+        send(&mut (0..8).map(|_| frame(5, round)));
+        let id = port.add_rule(&filter("udp:7"), Action::Drop).unwrap();
+        send(&mut (0..8).map(|_| frame(5, round)));
+        port.remove_rule(id).unwrap();
+        while received.len() < (usize::from(round) + 1) * 16 {
+            deadline.check(|| format!("{} frames, {:?}", received.len(), port.statistics()));
+            receive(&mut rx, &mut received);
+        }
+    }
+    assert_eq!((received.len(), port.statistics().unwrap().drops), (400, Default::default()));
+    let mut rest = Vec::new();
+    receive(&mut kernel_rx, &mut rest);
+    assert_eq!(rest, [], "the kernel got no packet of the port");
+
+    let error = port.add_rule(&filter("inner+udp:1"), Action::Drop).unwrap_err();
+    assert!(error.why().contains("inner"), "{error}");
+    assert_eq!(port.add_rule(&filter("udp"), Action::Queue(1)).unwrap_err().kind(), linerate::ErrorKind::NotFound);
+    assert_eq!(
+        port.remove_rule(always).and_then(|()| port.remove_rule(always)).unwrap_err().kind(),
+        linerate::ErrorKind::NotFound
+    );
 }
 
 fn schedules() {

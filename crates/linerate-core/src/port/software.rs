@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::{
-    CaptureCounts, Config, Counters, Device, Drops, Info, Link, MacAddress, PortClass, QueueCounters, QueueStatistics,
-    Receive, Rss, Statistics, Transmit,
+    Action, CaptureCounts, Config, Counters, Device, Drops, Info, Link, MacAddress, PortClass, QueueCounters,
+    QueueStatistics, Receive, Rss, Rule, RuleId, Statistics, Transmit,
 };
 use crate::error::{Error, Result};
+use crate::filter::Filter;
 use crate::memory::Pool;
 use crate::offload::LONGEST;
 
@@ -101,10 +102,35 @@ pub trait SoftwareDevice: Send {
         Ok(())
     }
 
+    /// As [`Device::add_rule`].
+    ///
+    /// # Errors
+    /// As [`Device::add_rule`].
+    fn add_rule(&mut self, config: &Config, _filter: &Filter, _action: Action) -> Result<RuleId> {
+        Err(has_no_rules(config))
+    }
+
+    /// As [`Device::remove_rule`].
+    ///
+    /// # Errors
+    /// As [`Device::remove_rule`].
+    fn remove_rule(&mut self, config: &Config, _id: RuleId) -> Result<()> {
+        Err(has_no_rules(config))
+    }
+
+    /// As [`Device::rules`].
+    fn rules(&self) -> Vec<Rule> {
+        Vec::new()
+    }
+
     /// Returns the counts of packets dropped outside the queues.
     fn drops(&self) -> Drops {
         Drops::default()
     }
+}
+
+fn has_no_rules(config: &Config) -> Error {
+    Error::unsupported(config.name.clone(), "filter rules", "this kind of port cannot do that")
 }
 
 /// A port without a card, such as a pipe or a TAP interface.
@@ -224,6 +250,19 @@ impl<K: SoftwareDevice> Device for SoftwarePort<K> {
     fn set_rss(&mut self, _: &Rss) -> Result<()> {
         let port = self.config.name.clone();
         Err(Error::unsupported(port, "receive-side scaling", K::QUEUE_SELECTOR))
+    }
+
+    fn add_rule(&mut self, filter: &Filter, action: Action) -> Result<RuleId> {
+        self.kind.check()?;
+        self.kind.add_rule(&self.config, filter, action)
+    }
+
+    fn remove_rule(&mut self, id: RuleId) -> Result<()> {
+        self.kind.remove_rule(&self.config, id)
+    }
+
+    fn rules(&self) -> Vec<Rule> {
+        self.kind.rules()
     }
 
     fn reset(&mut self) -> Result<()> {

@@ -3,7 +3,7 @@
 //! - `socket`: a socket on one queue, with the region as its UMEM
 //! - `ring`: the four rings shared with the kernel
 //! - `queue`: receive and send
-//! - `program`: the XDP program that selects packets
+//! - `program`: the XDP program that selects packets; a new one replaces it when rules change
 //!
 //! The kernel runs an XDP program for each packet. The program redirects the selected packets to the sockets and passes
 //! all others. It is detached when the process ends for any reason.
@@ -14,6 +14,7 @@ mod ring;
 mod socket;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
@@ -21,10 +22,10 @@ use std::time::Instant;
 use linerate_core::error::{Error, ErrorKind, Remedy, Result};
 use linerate_core::filter::Filter;
 use linerate_core::port::{
-    Address, Config, Description, Device, Drops, FRAME_HEADERS, MTU, Maturity, Opening, PortClass, PortKind,
-    PortOption, QUEUES, QueueCounters, RING, Receive, Rx, Transmit, Tx, Value, escaped,
+    Action, Address, Config, Description, Device, Drops, FRAME_HEADERS, MTU, Maturity, Opening, PortClass, PortKind,
+    PortOption, QUEUES, QueueCounters, RING, Receive, Rule, RuleId, Rules, Rx, Transmit, Tx, Value, escaped,
 };
-use program::Action;
+use program::Verdict;
 use queue::{XdpRx, XdpTx};
 pub use socket::Copying;
 use socket::{RELEASE, Socket, retry_until_released};
@@ -140,8 +141,10 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
 
 /// An interface shared with the kernel.
 pub struct Xdp {
-    /// Removed first when the port is dropped.
+    /// Removed first when the port is dropped: that of the flow, and of rules.
     steering: Option<Steering>,
+    rule_steering: BTreeMap<RuleId, Steering>,
+    rules: Rules,
     options: XdpOptions,
     /// Sockets by queue of the interface: opened with the port, closed with their queues, reopened for new queues.
     sockets: Vec<QueueSocket>,
@@ -248,16 +251,7 @@ impl Xdp {
 
         let map = SocketMap::new(there)
             .map_err(|error| interface.refused("create a map of sockets", capabilities::XDP, &error))?;
-        let Some(code) = program::program(options.flow.as_ref(), Action::ToSocket(map.as_fd().as_raw_fd())) else {
-            return Err(cannot(
-                "the flows need a program that is too long".to_string(),
-                "use fewer, or wider ones".to_string(),
-            ));
-        };
-        // Kernels before 5.18 do not support programs for long frames.
-        let program = Program::load(&code, Kind::Xdp { fragments: true })
-            .or_else(|_| Program::load(&code, Kind::Xdp { fragments: false }))
-            .map_err(|error| interface.refused("load a program into the kernel", capabilities::XDP, &error))?;
+        let program = load(&interface, options.flow.as_ref(), &[], &map)?;
         let (past, target) = (Arc::default(), Target { interface, config });
         let interface = &target.interface;
         let mut sockets = Vec::new();
@@ -271,6 +265,8 @@ impl Xdp {
         let started = Mutex::new(vec![None; target.config.options.rx_queues.into()]);
         let xdp = Xdp {
             steering: None,
+            rule_steering: BTreeMap::new(),
+            rules: Rules::default(),
             options: options.clone(),
             sockets,
             shared: Arc::new(Shared { map, started }),
@@ -282,6 +278,26 @@ impl Xdp {
         };
         OnInterface::port(target, xdp, false)
     }
+}
+
+/// Loads the program for a flow, after rules. Kernels before 5.18 do not support programs for long frames.
+fn load(interface: &Interface, flow: Option<&Filter>, rules: &[Rule], map: &SocketMap) -> Result<Program> {
+    let verdict = |action| match action {
+        Action::Drop => Verdict::Drop,
+        Action::Kernel => Verdict::Pass,
+        _ => Verdict::Take,
+    };
+    let rules: Vec<_> = rules.iter().map(|rule| (&rule.filter, verdict(rule.action))).collect();
+    let to_socket = program::Action::ToSocket(map.as_fd().as_raw_fd());
+    let Some(code) = program::program(flow, &rules, to_socket) else {
+        let why = if rules.is_empty() { "the flows need" } else { "the rules need" };
+        let why = format!("{why} a program that is too long");
+        let remedy = Remedy::Step("use fewer, or wider filters".into());
+        return Err(Error::new(ErrorKind::Exhausted, interface.name(), why).with_remedy(remedy));
+    };
+    Program::load(&code, Kind::Xdp { fragments: true })
+        .or_else(|_| Program::load(&code, Kind::Xdp { fragments: false }))
+        .map_err(|error| interface.refused("load a program into the kernel", capabilities::XDP, &error))
 }
 
 /// Fails if the interface's frames are longer than the buffers of a packet.
@@ -334,6 +350,34 @@ impl Xdp {
     /// generic path, may leave them to a card.
     fn may_lack_checksums(&self, interface: &Interface) -> bool {
         !matches!(self.attached, Some((_, Mode::Driver))) || interface.driver() == "veth"
+    }
+
+    /// Replaces the program by that of these rules. The kernel exchanges an attached program without losing packets.
+    fn replace_program(&mut self, interface: &Interface, rules: &[Rule]) -> Result<()> {
+        let program = load(interface, self.options.flow.as_ref(), rules, &self.shared.map)?;
+        if let Some((link, _)) = &self.attached {
+            link.replace(&program)
+                .map_err(|error| interface.refused("replace its program", capabilities::XDP, &error))?;
+        }
+        self.program = program;
+        Ok(())
+    }
+
+    /// Makes the card steer the packets of a rule to the port's only queue of the interface, if that has others.
+    fn steer_rule(&self, target: &Target, rule: &Rule) -> Result<Option<Steering>> {
+        let refused = |part: &str| Err(Error::rule_part(target.config.name.clone(), &rule.filter, rule.action, part));
+        let Action::Queue(queue) = rule.action else { return Ok(None) };
+        match (target.config.options.rx_queues, self.options.queue) {
+            (queues, _) if queue >= queues => {
+                Err(Error::no_such_queue(target.config.name.clone(), "receive", queue, queues))
+            }
+            (2.., _) => refused("the action queue, of a port with several: the interface's driver selects the queue"),
+            (_, Some(own)) if target.interface.queues() > 1 => match self.options.steer {
+                Steer::Never => refused("the action queue: steer=off keeps the card from steering"),
+                _ => Steering::steer(&target.interface, &rule.filter, own, true).map(Some),
+            },
+            _ => Ok(None),
+        }
     }
 
     /// Returns the socket at an index, reopened if it was closed.
@@ -490,6 +534,34 @@ impl Sockets for Xdp {
         })))
     }
 
+    fn add_rule(&mut self, target: &Target, filter: &Filter, action: Action) -> Result<RuleId> {
+        let rule = self.rules.numbered(filter, action);
+        if filter.has_inner() {
+            let part = "inner: its program in the kernel cannot match inside tunnels";
+            return Err(Error::rule_part(target.config.name.clone(), filter, action, part));
+        }
+        let steering = self.steer_rule(target, &rule)?;
+        self.replace_program(&target.interface, &[self.rules.list(), std::slice::from_ref(&rule)].concat())?;
+        let id = rule.id;
+        self.rule_steering.extend(steering.map(|steering| (id, steering)));
+        self.rules.push(rule);
+        Ok(id)
+    }
+
+    fn remove_rule(&mut self, target: &Target, id: RuleId) -> Result<()> {
+        let others: Vec<Rule> = self.rules.list().iter().filter(|rule| rule.id != id).cloned().collect();
+        if others.len() < self.rules.list().len() {
+            self.replace_program(&target.interface, &others)?;
+        }
+        self.rules.remove(&target.config.name, id)?;
+        self.rule_steering.remove(&id);
+        Ok(())
+    }
+
+    fn rules(&self) -> Vec<Rule> {
+        self.rules.list().to_vec()
+    }
+
     fn drops(&self, interface: &Interface) -> Drops {
         let mut drops = *self.past.lock().unwrap_or_else(PoisonError::into_inner);
         // A driver may reset its counters.
@@ -503,7 +575,7 @@ impl Sockets for Xdp {
 
 #[cfg(fuzzing)]
 pub fn fuzz_program(filter: &linerate_core::filter::Filter) -> Option<usize> {
-    program::program(Some(filter), program::Action::ToSocket(0)).map(|code| code.len())
+    program::program(Some(filter), &[], program::Action::ToSocket(0)).map(|code| code.len())
 }
 
 /// Returns the error for a kernel or an interface without AF_XDP.
