@@ -324,6 +324,8 @@ fn within(code: &mut Assembler, place: i16, ports: Option<&RangeInclusive<u16>>,
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -482,9 +484,9 @@ mod tests {
         let filters = RULES.map(|text| text.parse::<Filter>().unwrap());
         let flow = prop::option::of(0..RULES.len());
         let batch = (flow, prop::collection::vec(rule, 0..42), prop::collection::vec(frames(), 200));
-        let (mut rules_loaded, mut frames_tested) = (0, 0);
-        let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(60));
-        let counted = std::cell::RefCell::new((&mut rules_loaded, &mut frames_tested));
+        let cases = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) };
+        let mut runner = proptest::test_runner::TestRunner::new(cases);
+        let (rules_loaded, frames_tested) = (Cell::new(0), Cell::new(0));
         let checked = runner.run(&batch, |(flow, rules, frames)| {
             let flow = flow.map(|flow| &filters[flow]);
             let rules: Vec<_> = rules.iter().map(|(filter, verdict)| (&filters[*filter], verdicts[*verdict])).collect();
@@ -502,13 +504,12 @@ mod tests {
                 };
                 prop_assert_eq!(program.test(frame).unwrap(), expected, "{:?} {:?}", flow, rules);
             }
-            let mut counted = counted.borrow_mut();
-            *counted.0 += rules.len();
-            *counted.1 += frames.len();
+            rules_loaded.set(rules_loaded.get() + rules.len());
+            frames_tested.set(frames_tested.get() + frames.len());
             Ok(())
         });
         checked.unwrap();
-        drop(counted);
+        let (rules_loaded, frames_tested) = (rules_loaded.get(), frames_tested.get());
         assert!(rules_loaded >= 1000 && frames_tested >= 10_000, "only {rules_loaded} rules, {frames_tested} frames");
     }
 
