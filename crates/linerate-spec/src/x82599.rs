@@ -110,7 +110,7 @@ registers! {
     EIMC_EX     0x00AB0 [2 x 4] WO "8.2.3.5.9" "Extended Interrupt Mask Clear, vectors";
     EIAM_EX     0x00AD0 [2 x 4] RW "8.2.3.5.10" "Extended Interrupt Auto Mask Enable, vectors";
     EITRSEL     0x00894 RW "8.2.3.5.11" "MSI-X to EITR Select";
-    L34TIMIR    0x0E800 [128 x 4] RW "8.2.3.5.16" "L3 L4 Tuples Immediate Interrupt Rx" { RX_QUEUE_SHIFT = 21 };
+    L34TIMIR    0x0E800 [128 x 4] RW "8.2.3.5.16" "L3 L4 Tuples Immediate Interrupt Rx" { BITS_13_TO_19 = 0x40 << 13, RX_QUEUE_SHIFT = 21 };
     LLITHRESH   0x0EC90 RW "8.2.3.5.17" "Low Latency Interrupt Threshold";
     PBACL       0x110C0 [8 x 4] RW "8.2.3.6.1" "MSI-X PBA Clear";
 

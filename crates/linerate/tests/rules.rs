@@ -330,6 +330,20 @@ fn the_first_rule_decides() {
     assert_eq!(bench.queues_of(&frames), [Some(0); 3]);
 }
 
+/// Wrappers pass rules on to the port that they wrap; kinds of ports without rules refuse them.
+#[test]
+fn rules_of_a_wrapped_port_are_those_of_its_card() -> linerate::Result<()> {
+    let [mut wrapped, mut other] = linerate::open(["link:sim:wrapped?wire=none&queues=2&delay=1ms", "echo:"])?;
+    let filter: Filter = "ip+udp:53".parse()?;
+    let id = wrapped.add_rule(&filter, Action::Queue(1))?;
+    assert_eq!(wrapped.rules(), [Rule { id, filter: filter.clone(), action: Action::Queue(1) }]);
+    assert_eq!(wrapped.add_rule(&filter, Action::Kernel).unwrap_err().kind(), ErrorKind::Unsupported);
+    wrapped.remove_rule(id)?;
+    assert_eq!((wrapped.rules(), other.rules()), (vec![], vec![]));
+    assert_eq!(other.add_rule(&filter, Action::Drop).unwrap_err().kind(), ErrorKind::Unsupported);
+    Ok(())
+}
+
 #[test]
 fn a_rule_is_added_as_a_whole_or_not_at_all() {
     let mut bench = Bench::new();

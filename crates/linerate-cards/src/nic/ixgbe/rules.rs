@@ -387,7 +387,8 @@ fn write_tuple<B: Bar>(hardware: &Hardware<B, X82599>, n: u16, entry: &Entry<Tup
     hardware.write(SAQF(n), from.swap_bytes());
     hardware.write(DAQF(n), to.swap_bytes());
     hardware.write(SDPQF(n), ports);
-    hardware.write(L34TIMIR(n), queue(entry.action) << L34TIMIR::RX_QUEUE_SHIFT);
+    // Reserved bits of this register must be 1000000b (8.2.3.5.16).
+    hardware.write(L34TIMIR(n), L34TIMIR::BITS_13_TO_19 | queue(entry.action) << L34TIMIR::RX_QUEUE_SHIFT);
     let (protocol, no_protocol) = match fields.protocol {
         Some(6) => (0, 0),
         Some(17) => (1, 0),
