@@ -361,9 +361,7 @@ impl Tables {
     fn write_director<B: Bar>(&self, present: &Tables, hardware: &Hardware<B, X82599>) -> Result<()> {
         let indices = changed(&present.director, &self.director);
         for (n, entry) in indices.iter().filter_map(|n| Some((n, present.director.get(n)?))) {
-            hardware.write(FDIRHASH, u32::from(*n) << FDIRHASH::INDEX_SHIFT | entry.value.bucket());
-            hardware.write(FDIRCMD, FDIRCMD::CMD_REMOVE);
-            hardware.wait_clear(FDIRCMD, FDIRCMD::CMD_MASK)?;
+            remove_filter(hardware, *n, entry)?;
         }
         let added: Vec<_> = indices.iter().filter_map(|n| Some((*n, self.director.get(n)?))).collect();
         let Some((_, first)) = added.first() else { return Ok(()) };
@@ -439,6 +437,19 @@ fn write_mask<B: Bar>(hardware: &Hardware<B, X82599>, mask: &Mask) {
     hardware.write(FDIRTCPM, ports);
     hardware.write(FDIRUDPM, ports);
     hardware.write(FDIRSCTPM, ports);
+}
+
+/// Removes a filter from the flow director, if it has it, as Linux's and DPDK's drivers do.
+fn remove_filter<B: Bar>(hardware: &Hardware<B, X82599>, n: u16, entry: &Entry<Fields>) -> Result<()> {
+    for command in [FDIRCMD::CMD_QUERY, FDIRCMD::CMD_REMOVE] {
+        hardware.write(FDIRHASH, u32::from(n) << FDIRHASH::INDEX_SHIFT | entry.value.bucket());
+        hardware.write(FDIRCMD, command);
+        hardware.wait_clear(FDIRCMD, FDIRCMD::CMD_MASK)?;
+        if command == FDIRCMD::CMD_QUERY && hardware.read(FDIRCMD) & FDIRCMD::VALID == 0 {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Adds a filter to the flow director (8.2.3.21.14 to 8.2.3.21.20).
