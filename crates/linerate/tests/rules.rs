@@ -283,7 +283,7 @@ fn the_card_decides_as_the_filters_do() {
         added += add(&mut bench, &mut chance, shape, 20).len();
         matched += bench.check(&chance.frames(150));
         if batches % 4 == 0 {
-            // The packets of a stopped queue are those of the next rule, or of none.
+            // The next rule, or none, decides about the packets of a stopped queue.
             drop(bench.queues.remove(&3));
             matched += bench.check(&chance.frames(100));
             bench.queues.clear();

@@ -346,7 +346,7 @@ impl LiveControl {
         Ok(done)
     }
 
-    /// Adds a change to those of the summary.
+    /// Adds a change to the summary.
     pub fn record(&self, mut change: Value, seconds: f64) {
         if self.changes.borrow().len() < MAX_CHANGES {
             change["seconds"] = json!((seconds * 1000.0).round() / 1000.0);

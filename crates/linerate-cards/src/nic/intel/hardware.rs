@@ -292,8 +292,8 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         Ok(())
     }
 
-    /// Writes the entries of rules into the empty tables of a card that was reset. Those for a queue follow when the
-    /// queue starts.
+    /// Writes the entries of rules into the empty tables of a card that was reset. The entries for a queue follow when
+    /// it starts.
     pub(super) fn restore_entries(&self) -> Result<()> {
         let receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
         receiving.entries.with_queues(|_| false).write(&C::Entries::default(), self)

@@ -119,7 +119,7 @@ pub trait Controller: Sized + Send + Sync + 'static {
 /// The entries of rules in a card's tables. A value is the state of the tables; [`write`](Entries::write) brings the
 /// card from one state to another.
 pub trait Entries<C: Controller>: Clone + Default + Send {
-    /// Adds the entries for an alternative of a rule's filter, after those of earlier rules.
+    /// Adds the entries for an alternative of a rule's filter. Entries of earlier rules decide first.
     ///
     /// # Errors
     /// Why the card cannot express this. The value is then undefined.

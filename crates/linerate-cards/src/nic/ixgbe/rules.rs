@@ -163,7 +163,7 @@ impl Fields {
         }
     }
 
-    /// Returns the addresses, ports and VLAN as numbers, 0 for those that are not compared.
+    /// Returns the addresses, ports and VLAN as numbers; a field that is not compared is 0.
     fn values(&self) -> (u32, u32, u32, u32) {
         let address = |address: Option<(u32, u32)>| address.map_or(0, |(address, _)| address);
         let ports = u32::from(self.to_port.unwrap_or(0)) << FDIRPORT::DESTINATION_SHIFT
