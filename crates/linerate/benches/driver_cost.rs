@@ -11,6 +11,7 @@
 //!   `mean` includes the time in which threads wait for a processor.
 //! - `left=`: cycles per byte to send packets of 60,000 bytes as segments of 1,448, left to the card or cut in software;
 //!   and cycles per packet of 60 bytes whose checksum is whole, left to the card, or computed in software.
+//! - `metadata=`: receiving with and without metadata, including the stamps' cost.
 //! - `batch=`: the cost with hot caches, in the same thread, split into parts, and a lower bound: the cheapest loop
 //!   that reads and writes the same descriptors with the path's vectors, and touches the packets. With small batches,
 //!   parts include time that the stamps' fences wait.
@@ -26,10 +27,10 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use fake::{Card, Fake, RING, Writes, stamp, touch, words};
-use linerate::Batch;
 use linerate::memory::{Mapping, Pool, Region, RegionOptions};
 use linerate::port::Vectors;
 use linerate::spec::descriptor::{receive, transmit};
+use linerate::{Batch, Options};
 use linerate_core::batch::Finished;
 use linerate_core::offload::Offload;
 
@@ -51,6 +52,7 @@ fn main() {
         [(2, 2048), (4, 4096)].into_iter().for_each(|(threads, buffers)| sharing(path, threads, buffers));
     }
     left();
+    there.clone().for_each(metadata);
     let sizes = [1, 4, 8, 16, 32, 64, 128, 256];
     // With an IOMMU, packet memory is contiguous for the card; with uio it consists of hugepages.
     let cases = there.flat_map(|path| [None, Some(2 << 20)].map(|page| (path, page)));
@@ -148,6 +150,30 @@ fn singly((name, vectors): (&str, Vectors), room: usize) {
     let (mut with, mut without): (Vec<f64>, Vec<f64>) = (0..ROUNDS).map(|_| (round(true), round(false))).unzip();
     let ((best, median), alone) = (best_and_median(&mut with), best_and_median(&mut without));
     println!("path={name} room={room} polls=1 total={:.1} median={:.1}", best - alone.0, median - alone.1);
+}
+
+/// Measures receiving with and without metadata, in batches of 32.
+fn metadata((name, vectors): (&str, Vectors)) {
+    for is_noted in [false, true] {
+        let options = Options { vectors, metadata: is_noted, ..Options::default() };
+        let mut fake = Fake::opened(options, Pool::new(Region::new(&RegionOptions::default()).unwrap()), None);
+        let mut batch = Batch::with_capacity(32);
+        let rounds = (0..ROUNDS).map(|_| {
+            fake.card.complete_receive(ROUND);
+            let mut cycles = 0;
+            for _ in 0..ROUND / 32 {
+                let start = stamp();
+                fake.rx.recv(&mut batch);
+                cycles += stamp() - start;
+                assert_eq!(batch.len(), 32);
+                fake.tx.send(&mut batch);
+            }
+            fake.card.complete_transmit();
+            cycles as f64 / ROUND as f64
+        });
+        let (best, median) = best_and_median(&mut rounds.collect::<Vec<_>>());
+        println!("path={name} metadata={is_noted} receive={best:.1} median={median:.1}");
+    }
 }
 
 /// Measures what a packet costs whose checksum or segmentation is left to the card.

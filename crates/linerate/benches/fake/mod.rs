@@ -165,12 +165,17 @@ impl Fake {
 
     /// Makes a card that uses this pool.
     pub fn sharing(vectors: Vectors, pool: Arc<Pool>, page: Option<usize>) -> Fake {
+        Fake::opened(Options { vectors, ..Options::default() }, pool, page)
+    }
+
+    /// Makes a card with these options.
+    pub fn opened(options: Options, pool: Arc<Pool>, page: Option<usize>) -> Fake {
         let bar = Arc::new(Mapping::new(128 << 10, PageSize::Ordinary, None).unwrap());
         // SAFETY: the memory belongs to this device alone, and there are no slices of it.
         let bar = unsafe { MappedBar::new(bar) };
         let dma = Arc::new(FakeDma { page, ..FakeDma::default() });
         // Use a backplane device, which has no module to be read.
-        let config = Options { ring: Some(RING), vectors, ..Options::default() }.of_port("fake", pool).unwrap();
+        let config = Options { ring: Some(RING), ..options }.of_port("fake", pool).unwrap();
         let config = config.with_device(0x10F7);
         let mut device = Ixgbe::open(FakeBar(bar.clone()), dma.clone(), config).unwrap();
         let (rx, tx) = (device.rx(0).unwrap(), device.tx(0).unwrap());
