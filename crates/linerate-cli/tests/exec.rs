@@ -273,41 +273,6 @@ fn a_command_has_the_terminal() {
     end_of(&mut terminal);
 }
 
-/// The bytes that cross each network in both directions: 1 MiB here, 1 GiB with `LINERATE_MIB=1024`.
-fn mebibytes() -> usize {
-    std::env::var("LINERATE_MIB").map_or(4, |count| count.parse().unwrap())
-}
-
-/// Receives bytes at port 7000, and sends as many back; both sides print the SHA-256 of what they received.
-const EXCHANGE: &str = r#"
-import hashlib, os, socket, sys
-role, address, total = sys.argv[1], sys.argv[2], int(sys.argv[3]) << 20
-def send(s):
-    sum = hashlib.sha256(); left = total
-    while left:
-        block = os.urandom(min(left, 1 << 16)); left -= len(block); sum.update(block); s.sendall(block)
-    return sum.hexdigest()
-def receive(s):
-    sum = hashlib.sha256(); left = total
-    while left:
-        block = s.recv(1 << 16)
-        if not block: raise SystemExit(f'{left} bytes are missing')
-        left -= len(block); sum.update(block)
-    return sum.hexdigest()
-if role == 'server':
-    listener = socket.create_server((address, 7000)); print('listening', flush=True)
-    s, _ = listener.accept()
-    s.settimeout(120)
-    got = receive(s); sent = send(s)
-else:
-    for attempt in range(100):
-        try: s = socket.create_connection((address, 7000), 120); break
-        except OSError as error: last = error
-    else: raise SystemExit(last)
-    sent = send(s); got = receive(s)
-print(sent if role == 'server' else got); print(got if role == 'server' else sent)
-"#;
-
 /// Two commands exchange data over each kind of port, and over a link around it.
 #[test]
 fn data_crosses_each_kind_of_port() {
@@ -329,8 +294,7 @@ fn data_crosses_each_kind_of_port() {
                 }
                 false => port.to_string(),
             };
-            let mib = mebibytes().to_string();
-            let words = |role: &'static str| ["python3", "-c", EXCHANGE, role, "10.8.0.1", &mib].map(String::from);
+            let words = |role| kit::exchange(role, "10.8.0.1");
             let start = |port: &str, address: &str, role| {
                 let words = words(role);
                 let words: Vec<&str> = words.iter().map(String::as_str).collect();

@@ -11,7 +11,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 #[allow(unused_imports)] // each test uses a part
 pub use linerate_testkit::{
-    Deadline, Namespace, OutputTimeout, POLL, Process, Timely, end_of, ended_with, expect, output_of, text, until,
+    Deadline, Debian, Namespace, OutputTimeout, POLL, Process, Timely, end_of, ended_with, exchange, expect, output_of,
+    text, until,
 };
 use serde_json::Value;
 
