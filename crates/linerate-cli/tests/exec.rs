@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
-use kit::{Folder, Namespace, OutputTimeout, Process, end_of, expect, text, until};
+use kit::{Debian, Folder, Namespace, OutputTimeout, Process, end_of, expect, text, until};
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
@@ -307,6 +307,102 @@ fn data_crosses_each_kind_of_port() {
             assert!(status.success() && other.success(), "{a} {b}: {errors}{more}");
             assert!(sums == others && sums.lines().count() == 2, "{a} {b}: {sums}{others}");
         }
+    }
+}
+
+/// Starts servers in the working directory, prepares what they serve, and waits until all listen at 10.8.0.1.
+const SERVERS: &str = r#"
+set -e
+head -c 300000 /dev/urandom >file
+mkdir -p temporary deb/DEBIAN apt .ssh repository
+cat >nginx.conf <<END
+daemon off; pid nginx.pid; events {}
+http {
+  access_log off;
+  client_body_temp_path temporary; proxy_temp_path temporary; fastcgi_temp_path temporary;
+  uwsgi_temp_path temporary; scgi_temp_path temporary;
+  server { listen 10.8.0.1:80; root $PWD; }
+}
+END
+printf '%s\n' 'Package: a-package' 'Version: 1' 'Architecture: all' 'Maintainer: Test <test@localhost>' \
+  'Description: a package' >deb/DEBIAN/control
+dpkg-deb --build deb apt/a.deb >/dev/null
+(cat deb/DEBIAN/control; echo 'Filename: ./a.deb'; stat -c 'Size: %s' apt/a.deb
+ echo "SHA256: $(sha256sum <apt/a.deb | cut -d ' ' -f 1)") >apt/Packages
+rm -f key host-key
+ssh-keygen -q -t ed25519 -N '' -f key
+cp key.pub .ssh/authorized_keys
+dropbearkey -t ed25519 -f host-key >/dev/null 2>&1
+git init -q repository
+cp file repository/
+git -C repository add file
+git -C repository -c user.name=Test -c user.email=test@localhost commit -q -m 'Add a file'
+
+$NGINX -e stderr -p . -c "$PWD/nginx.conf" &
+python3 -m http.server 8000 --bind 10.8.0.1 >/dev/null 2>&1 &
+./busybox httpd -f -p 10.8.0.1:8001 -h . &
+iperf3 -s -B 10.8.0.1 >/dev/null &
+dropbear -F -E -s -r host-key -p 10.8.0.1:22 -P dropbear.pid &
+git daemon --export-all --base-path=. --listen=10.8.0.1 &
+for port in 80 8000 8001 5201 22 9418; do
+  until grep -q " 0100080A:$(printf %04X $port) 00000000:0000 0A" /proc/net/tcp; do sleep 0.05; done
+  echo "listens at $port"
+done
+wait
+"#;
+
+/// Uses these servers, and prints the name of each program that works.
+const CLIENTS: &str = r#"
+curl -sf -m 60 http://10.8.0.1/file | cmp - file && echo nginx
+curl -sf -m 60 http://10.8.0.1:8000/file | cmp - file && echo http.server
+./busybox wget -q -O - http://10.8.0.1:8001/file | cmp - file && echo static
+iperf3 -c 10.8.0.1 -n 4M >/dev/null && echo iperf3
+ssh -F none -i key -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR \
+  -l "$(id -un)" 10.8.0.1 'cat file' | cmp - file && echo ssh
+rm -rf clone && git clone -q git://10.8.0.1/repository clone && cmp clone/file file && echo git
+mkdir -p lists/lists/partial cache/archives/partial
+echo 'deb [trusted=yes] http://10.8.0.1/apt ./' >sources.list
+options="-qq -o APT::Sandbox::User=root -o Dir::Etc::SourceList=$PWD/sources.list -o Dir::Etc::SourceParts=/dev/null
+  -o Dir::State=$PWD/lists -o Dir::Cache=$PWD/cache"
+apt-get $options update && (cd cache && apt-get $options download a-package) && cmp cache/*.deb apt/a.deb && echo apt-get
+"#;
+
+/// Ordinary programs of each Debian release work as client and as server, for a user without privileges.
+#[test]
+fn ordinary_programs_work_as_nobody() {
+    for debian in Debian::all() {
+        let user = Unprivileged::new("programs");
+        let _server = user.serve();
+        let of =
+            |file: &str| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/nginx").join(file);
+        for (program, path) in [("busybox", "/bin/busybox".into()), ("nginx", of("usr/sbin/nginx"))] {
+            std::fs::copy(&path, user.folder.path(program)).unwrap_or_else(|e| panic!("{path:?}: ./test has it: {e}"));
+        }
+        // A login needs a shell.
+        let home = user.folder.path("");
+        let passwd = user.folder.path("passwd");
+        std::fs::write(&passwd, format!("root:x:0:0::/:/bin/sh\nnobody:x:{USER}:{USER}::{home}:/bin/sh\n")).unwrap();
+        let at = |port: &str, address: &str, script: &str| {
+            let exec = user.exec(port, &format!("--address {address}"), &["sh", "-c", script]);
+            let mount = format!("mount --bind {passwd} /etc/passwd && cd {home} && exec \"$@\"");
+            let mut words = debian.command_prefix();
+            words
+                .extend(["unshare", "--mount", "--propagation", "private", "sh", "-c", &mount, "sh"].map(String::from));
+            words.extend(
+                ["env"].into_iter().chain(exec.get_args().map(|word| word.to_str().unwrap())).map(String::from),
+            );
+            let mut command = Command::new(&words[0]);
+            command.args(&words[1..]).envs(exec.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            command.env("HOME", &home).env("NGINX", if debian == Debian::Own { "./nginx" } else { "nginx" });
+            command
+        };
+        let mut servers = Process::start(&mut at("vale0:a", "10.8.0.1/24", SERVERS));
+        for port in [80, 8000, 8001, 5201, 22, 9418] {
+            servers.await_output(&format!("listens at {port}"));
+        }
+        let output = at("vale0:b", "10.8.0.2/24", CLIENTS).output_in_time().unwrap();
+        let works = "nginx\nhttp.server\nstatic\niperf3\nssh\ngit\napt-get\n";
+        assert_eq!(text(&output.stdout), works, "{debian:?}: {}", text(&output.stderr));
     }
 }
 

@@ -12,7 +12,8 @@ for shared in /proc /sys /dev /run "$2" "$3" "$PWD"; do
   mkdir -p "$root$shared" && mount --rbind "$shared" "$root$shared" || exit
 done
 shift 3
-exec chroot "$root" /usr/bin/env -C "$PWD" "$@"
+mount --rbind "$root" "$root" && here=$PWD && cd "$root" && pivot_root . . && umount -l . || exit
+exec /usr/bin/env -C "$here" "$@"
 "#;
 
 /// A Debian release whose programs a test runs.
