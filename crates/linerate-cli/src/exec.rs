@@ -348,6 +348,7 @@ impl Session {
         if run.threads.join() {
             say("linerate exec: a thread that forwards packets has panicked, which is a bug");
         }
+        run.ports.cut_captures().iter().for_each(|failure| say(&format!("linerate exec: {failure}")));
         for (name, count) in ports.iter().zip(counts.iter().flatten().skip(1).step_by(2)) {
             let drops = serde_json::to_string(&crate::show::drops(&count.drops)).unwrap_or_default();
             say(&format!("{name}: {} packets received, {} sent; dropped: {drops}", count.rx_packets, count.tx_packets));

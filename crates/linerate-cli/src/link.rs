@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use linerate::Error;
 use linerate::link::{
-    Counters, Direction, Event, LINK, Link, Parameters, Recorder, Recording, Refused, of_direction_or_play, reserved,
+    Counters, Direction, Event, LINK, Link, Parameters, Recorder, Recording, Refused, of_direction_or_play, recordings,
+    reserved,
 };
 use linerate::port::{PortClass, Value};
 use linerate::traffic::Report;
@@ -50,20 +51,12 @@ impl Mode for Emulation {
 #[derive(Clone, Debug, Default)]
 pub struct LinkOptions {
     options: Vec<(&'static str, String)>,
-    record: Option<PathBuf>,
-    play: Option<PathBuf>,
 }
-
-/// The options of recordings, which are no options of ports: `record=FILE` of a port records its packets.
-const RECORD: &str = "record";
-const PLAY: &str = "play";
 
 impl Args for LinkOptions {
     fn augment_args(command: Command) -> Command {
         let arg = |name: &'static str, help| Arg::new(name).long(name).help(help).help_heading("Link");
-        let path = clap::value_parser!(PathBuf);
-        let file = |name, help| arg(name, help).value_name("FILE").value_parser(path.clone()).conflicts_with("COMMAND");
-        let command = LINK.options.iter().fold(command, |command, option| {
+        LINK.options.iter().fold(command, |command, option| {
             let arg = arg(option.name, option.help);
             command.arg(match option.value {
                 Value::Switch => arg.value_name("WORD").value_parser(["on", "off"]),
@@ -71,10 +64,7 @@ impl Args for LinkOptions {
                 Value::Number(..) => arg.value_name("N"),
                 Value::Word(words) => arg.value_name("WORD").value_parser(words.to_vec()),
             })
-        });
-        command
-            .arg(file(RECORD, "write what the link does with each packet, as CSV"))
-            .arg(file(PLAY, "repeat what a recorded link did with each packet"))
+        })
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -85,12 +75,7 @@ impl Args for LinkOptions {
 impl FromArgMatches for LinkOptions {
     fn from_arg_matches(matches: &ArgMatches) -> Result<LinkOptions, clap::Error> {
         let value = |name: &'static str| matches.get_one::<String>(name).map(|value| (name, value.clone()));
-        let path = |name| matches.get_one::<PathBuf>(name).cloned();
-        Ok(LinkOptions {
-            options: LINK.options.iter().filter_map(|option| value(option.name)).collect(),
-            record: path(RECORD),
-            play: path(PLAY),
-        })
+        Ok(LinkOptions { options: LINK.options.iter().filter_map(|option| value(option.name)).collect() })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -108,50 +93,47 @@ impl LinkOptions {
         class: PortClass,
         play: Option<Recording>,
     ) -> Result<Parameters, Refused> {
-        let options: Vec<(&str, &str)> = self.options.iter().map(|(name, value)| (*name, &**value)).collect();
-        of_direction_or_play(&options, direction, class, play)
+        of_direction_or_play(&self.pairs(), direction, class, play)
+    }
+
+    fn pairs(&self) -> Vec<(&str, &str)> {
+        self.options.iter().map(|(name, value)| (*name, &**value)).collect()
+    }
+
+    /// Returns the value of an option.
+    fn value(&self, option: &str) -> Option<&str> {
+        self.pairs().into_iter().find(|(name, _)| *name == option).map(|(_, value)| value)
     }
 
     /// Returns a link around a port whose other end is a command's interface. The first values are for packets from the
     /// command, so to the port. Ends the program if an option is wrong.
     pub fn around(&self) -> Link {
-        let values = [Direction::ToPort, Direction::FromPort];
-        Link::new(values.map(|values| self.of_direction(values, PortClass::Peer, None).unwrap_or_else(wrong)))
+        Link::of_options(&LINK, &self.pairs(), PortClass::Peer, Direction::ToPort).unwrap_or_else(|why| wrong(&why))
     }
 
     /// Returns the options without a number of packets, so that it is computed.
     fn without_packets(&self) -> LinkOptions {
         let options = self.options.iter().filter(|(name, _)| *name != "packets").cloned().collect();
-        LinkOptions { options, ..self.clone() }
-    }
-
-    /// Returns the recording to repeat, for packets from A to B and from B to A.
-    fn recording(&self) -> Option<[Recording; 2]> {
-        let path = self.play.as_ref()?;
-        if let Some((other, _)) = self.options.iter().find(|(option, _)| *option != "packets") {
-            usage(&format!("--play repeats all decisions of a recording: omit --{other}"));
-        }
-        let refused = |why: String| usage(&format!("--play: {why}"));
-        Some(Recording::read(&path.to_string_lossy()).unwrap_or_else(refused))
+        LinkOptions { options }
     }
 
     /// Returns a recorder of both directions.
     fn recorder(&self) -> Result<Option<Recorder>, Error> {
-        let Some(path) = &self.record else { return Ok(None) };
-        let name = path.display().to_string();
+        let Some(path) = self.value("record") else { return Ok(None) };
+        let name = path.to_string();
         let on_failure = move |why: &str| note(&format!("warning: the recording {name} ends here: {why}"));
-        Recorder::create(path, on_failure).map(Some).map_err(|error| unwritten(path, &error.to_string()))
+        Recorder::create(Path::new(path), on_failure).map(Some).map_err(|error| unwritten(path, &error.to_string()))
     }
 }
 
 /// Returns the error for a recording that cannot be written.
-fn unwritten(path: &Path, why: &str) -> Error {
-    Error::new(linerate::ErrorKind::Unusable, path.display().to_string(), format!("cannot write it: {why}"))
+fn unwritten(path: &str, why: &str) -> Error {
+    Error::new(linerate::ErrorKind::Unusable, path, format!("cannot write it: {why}"))
         .with_remedy("choose another file, or one on another disk")
 }
 
 /// Ends the program because of a wrong option.
-fn wrong(refused: Refused) -> Parameters {
+fn wrong(refused: &Refused) -> ! {
     usage(&format!("--{}: {}", refused.option, refused.why))
 }
 
@@ -164,10 +146,10 @@ pub fn run(
 ) -> Result<ExitCode, Error> {
     let classes = [linerate::parse(a)?.class(), linerate::parse(b)?.class()];
     // Each port delays the packets that are received from it, so that its thread can sleep until they are due.
-    let recordings = asked.recording();
+    let recordings = recordings(&asked.pairs()).unwrap_or_else(|why| wrong(&why));
     let parameters = WAYS.map(|way| {
         let recording = recordings.as_ref().map(|recordings| recordings[way as usize].clone());
-        asked.of_direction(way, classes[way as usize], recording).unwrap_or_else(wrong)
+        asked.of_direction(way, classes[way as usize], recording).unwrap_or_else(|why| wrong(&why))
     });
     let recorder = asked.recorder()?;
     let of_way = |way| recorder.as_ref().map(|recorder| recorder.of_way(way as usize));
@@ -200,7 +182,7 @@ pub fn run(
         let damaged = sum(&|counters| counters.get(Event::Corrupted) + counters.get(Event::Truncated));
         outcome.corrupted = outcome.corrupted.saturating_sub(damaged);
         let (mut parts, mut table) = (Vec::new(), String::new());
-        if let (Some(recorder), Some(path)) = (&recorder, &asked.record)
+        if let (Some(recorder), Some(path)) = (&recorder, asked.value("record"))
             && let Err(why) = recorder.finish()
         {
             measured.failure.get_or_insert_with(|| unwritten(path, &why));
@@ -249,14 +231,14 @@ impl Running {
 impl VariableLink for Running {
     fn change(&self, changes: &BTreeMap<String, String>) -> Result<(), String> {
         let mut new = self.asked.borrow().clone();
-        if new.play.is_some() {
+        if new.value("play").is_some() {
             return Err("the link repeats a recording, which cannot change".to_string());
         }
         for (option, value) in changes {
             let Some(known) = LINK.options.iter().find(|known| known.name == option) else {
                 return Err(format!("a link has no option {option}"));
             };
-            if ["seed", "packets"].contains(&known.name) {
+            if ["seed", "packets", "record", "play"].contains(&known.name) {
                 return Err(format!("{option} cannot change while the link runs"));
             }
             new.options.retain(|(name, _)| *name != known.name);
@@ -286,8 +268,7 @@ impl VariableLink for Running {
     }
 
     fn value(&self, option: &str) -> Option<String> {
-        let asked = self.asked.borrow();
-        asked.options.iter().find(|(name, _)| *name == option).map(|(_, value)| value.clone())
+        self.asked.borrow().value(option).map(str::to_string)
     }
 
     fn lines(&self) -> Vec<String> {

@@ -524,6 +524,50 @@ fn links_nest_around_the_network() {
     assert!(time.is_some_and(|time| time >= 0.2), "{said}{errors}");
 }
 
+/// The link of a command is recorded and repeated: `forward` is from the command.
+#[test]
+fn the_link_of_a_command_is_recorded_and_repeated() {
+    let user = Unprivileged::new("recorded");
+    let _server = user.serve();
+    let mut far = Process::with_input(
+        &mut user.exec("vale0:far", "--net", &["sh", "-c", "echo ready; read end; exit 0"]),
+        Stdio::piped(),
+    );
+    far.await_output("ready");
+    let [first, second] = ["first.csv", "second.csv"].map(|file| user.folder.path(file));
+    let path = user.path();
+    // The times of packets in the link, by direction.
+    let delays = |file: &str, way: &str| {
+        let text = std::fs::read_to_string(file).unwrap();
+        let rows = text.lines().filter(|line| line.starts_with(way) && line.contains(",arrived,"));
+        rows.map(|line| line.split(',').nth(6).unwrap().to_string()).collect::<Vec<_>>()
+    };
+    for (options, file) in [
+        (&["--delay", "40ms/1ms", "--record", &first][..], &first),
+        (&["--play", &first, "--record", &second], &second),
+    ] {
+        let ping = ["--port", "vale0:near", "--", "ping", "-q", "-c", "3", "-i", "0.2", "-W", "60", "10.53.0.1"];
+        let words = [&[&*path, "link"], options, &ping].concat();
+        let said = text(&expect(0, &mut user.command(words)).stdout);
+        let (forward, back) = (delays(file, "forward"), delays(file, "back"));
+        assert!(forward.len() >= 3 && forward.iter().all(|delay| delay == "40000000"), "{options:?}: {forward:?}");
+        assert!(back.len() >= 3 && back.iter().all(|delay| delay == "1000000"), "{options:?}: {back:?}");
+        let least = said.split("= ").nth(1).and_then(|times| times.split('/').next()?.parse::<f64>().ok());
+        assert!(least.is_some_and(|least| least >= 41.0), "{options:?}: {said}");
+    }
+    drop(far.child.stdin.take());
+    far.must_end("the end of its input");
+    // A full disk is reported at the end, and does not stop the command.
+    let script = "mount -t tmpfs -o size=16k none /mnt && exec \"$@\"";
+    let port = "link:null:?delay=1ms&record=/mnt/full.csv";
+    let pings = "ping -q -b -c 1000 -i 0.001 -W 1 10.9.0.255 >/dev/null; echo ends";
+    let words = [&*path, "exec", "--port", port, "--address", "10.9.0.1/24", "--", "sh", "-c", pings];
+    let output = expect(0, kit::with_mounts(script).args(words));
+    let said = text(&output.stderr);
+    assert_eq!(text(&output.stdout), "ends\n", "{said}");
+    assert!(said.contains("/mnt/full.csv: the recording ends here: No space left on device"), "{said}");
+}
+
 /// A setting that prevents namespaces or interfaces is named, with the command that changes it.
 #[test]
 fn what_prevents_it_is_named() {
@@ -562,7 +606,7 @@ fn what_prevents_it_is_named() {
     let said = text(&expect(2, &mut user.command([&*user.path(), "link", "--delay", "20", "--", "true"])).stderr);
     assert!(said.contains("--delay: "), "{said}");
     // Options of a link between two ports.
-    for option in ["--mtu=9000", "--seconds=1", "--control=socket", "--record=file", "--count=1"] {
+    for option in ["--mtu=9000", "--seconds=1", "--control=socket", "--count=1"] {
         let words = [&*user.path(), "link", option, "--port", "null:", "--", "true"];
         let said = text(&expect(2, &mut user.command(words)).stderr);
         assert!(said.contains("cannot be used with"), "{option}: {said}");

@@ -48,6 +48,16 @@ fn a_rate_takes_its_time_and_a_delay_too() {
     assert_eq!(summary["link"][0]["queue_full"], 0);
 }
 
+/// Returns the lines of a recording about packets, without their times: a file is read faster or slower.
+fn decisions(path: &str) -> Vec<Vec<String>> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let row =
+        |line: &str| line.split(',').enumerate().filter(|(n, _)| *n != 2).map(|(_, cell)| cell.to_string()).collect();
+    let mut rows: Vec<Vec<String>> = text.lines().filter(|line| !line.contains(",change,")).map(row).collect();
+    rows.sort();
+    rows
+}
+
 /// A recording of random decisions is repeated packet by packet.
 #[test]
 fn a_recorded_run_is_repeated() {
@@ -63,18 +73,8 @@ fn a_recorded_run_is_repeated() {
     assert_eq!(summary["link"][0]["beyond_recording"], 0);
     let count = |numbers: &[u32]| (0..1000).map(|n| numbers.iter().filter(|m| **m == n).count()).collect::<Vec<_>>();
     assert_eq!(count(&repeated), count(&arrived));
-    // All columns but the time are the same; a file is read faster or slower.
-    let rows = |path: &str| {
-        let text = std::fs::read_to_string(path).unwrap();
-        let row = |line: &str| {
-            line.split(',').enumerate().filter(|(n, _)| *n != 2).map(|(_, cell)| cell.to_string()).collect()
-        };
-        let packets = text.lines().filter(|line| !line.contains(",change,"));
-        let mut rows: Vec<Vec<String>> = packets.map(row).collect();
-        rows.sort();
-        rows
-    };
-    assert!(rows(&first) == rows(&second) && rows(&first).len() as u64 == lines, "{first} {second}");
+    let (one, other) = (decisions(&first), decisions(&second));
+    assert!(one == other && one.len() as u64 == lines, "{first} {second}");
     let (_, summary) = through(
         "play-half",
         &["--play", &{
@@ -88,6 +88,28 @@ fn a_recorded_run_is_repeated() {
         }],
     );
     assert_eq!(summary["link"][0]["beyond_recording"], 400);
+}
+
+/// A link in the name of a port records and repeats its decisions, too.
+#[test]
+fn a_port_s_name_records_and_repeats() {
+    let folder = Folder::new("link-name");
+    let [capture, first, second] = ["in.pcap", "first.csv", "second.csv"].map(|file| folder.path(file));
+    write_frames(&capture, &numbered(1000));
+    let run = |options: &str| {
+        let port = format!("link:pcap:{capture}?loop=1;{options}").replace(';', "&");
+        // It fails because of lost packets.
+        let output = linerate(&["sink", &port, "--json"]).output_in_time().unwrap();
+        summary(&output.stdout)["packets"].as_u64().unwrap()
+    };
+    // There are no packets to this port.
+    let arrived = run(&format!("delay=1ms/2ms;loss=10%/20%;burst=3/1;record={first}"));
+    let text = std::fs::read_to_string(&first).unwrap();
+    let lines = |what: &str| text.lines().filter(|line| line.contains(what)).count() as u64;
+    assert_eq!((lines("forward,"), lines(",arrived,"), lines("back,")), (1001, arrived, 0));
+    assert!(lines(",lost,") > 50, "{text}");
+    assert_eq!(run(&format!("play={first};record={second}")), arrived);
+    assert!(decisions(&first) == decisions(&second), "{first} {second}");
 }
 
 /// A disk that becomes full while the link runs is reported then, and lines that are missing are counted.
@@ -259,9 +281,16 @@ fn wrong_links_are_explained() {
         (&["rfc2544", "sim:0?queues=2", "sim:1"], "frames are sent and received on one queue"),
         (&["sink", "link:sim:0?delay=5"], "a time with a unit"),
         (&["link", "sim:0", "sim:1", "--play", "/dev/null"], "--play: /dev/null: it is not a regular file"),
-        (&["link", "sim:0", "sim:1", "--play", "x", "--loss", "1%"], "omit --loss"),
+        (
+            &["link", "sim:0", "sim:1", "--play", "x", "--loss", "1%"],
+            "--loss: the recording that is played has all decisions: omit this option",
+        ),
         (&["link", "sim:0", "sim:1", "--record", "/dev/full"], "/dev/full: cannot write it: No space left"),
         (&["sink", "link:sim:0?rate=10Mbit&queue=5ms&queues=2"], "a link with a rate has one queue"),
+        (&["sink", "link:sim:0?queues=2&record=/dev/null"], "a link with a recording has one queue"),
+        (&["sink", "link:sim:0?play=x&loss=1%"], "loss=1%: the recording that is played has all decisions"),
+        (&["sink", "link:sim:0?play=/dev/null"], "play=/dev/null: /dev/null: it is not a regular file"),
+        (&["sink", "link:sim:0?record=/dev/full"], "record=/dev/full: cannot write it: No space left"),
     ] {
         let output = linerate(words).output_in_time().unwrap();
         assert!(!output.status.success(), "{words:?}");

@@ -34,6 +34,6 @@ pub use decision::{Damage, Decision, Row, WAYS};
 pub use line::Line;
 pub use parameters::{OF_CARDS, OF_OTHERS, Overhead, Parameters, Refused};
 pub use play::Recording;
-pub use port::{Direction, FAULTY, LINK, Link, LinkPort, of_direction, of_direction_or_play, reserved};
+pub use port::{Direction, FAULTY, LINK, Link, LinkPort, of_direction, of_direction_or_play, recordings, reserved};
 pub use record::Recorder;
 pub use schedule::Schedule;

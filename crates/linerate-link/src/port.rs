@@ -1,6 +1,7 @@
 //! The ports `link:PORT` and `faulty:PORT`: any port, over an emulated link.
 
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -60,7 +61,7 @@ const SEED: PortOption = PortOption {
     help: "the same seed gives the same faults for the same packets of a queue",
 };
 
-const OPTIONS: [PortOption; 26] = [
+const OPTIONS: [PortOption; 28] = [
     text("delay", "TIME", "0", "how long packets travel, as 20ms"),
     text("jitter", "TIME", "0", "how much the delay varies"),
     text("distribution", "NAME", "uniform", "of the delays: uniform, normal, pareto, or netem's file"),
@@ -87,7 +88,12 @@ const OPTIONS: [PortOption; 26] = [
     text("schedule-back", "FILE", "", "the same, for packets to the port"),
     text("packets", "N", "", "the most packets that a direction holds"),
     SEED,
+    text(RECORD, "FILE", "", "write what the link does with each packet, as CSV"),
+    text(PLAY, "FILE", "", "repeat what a recorded link did with each packet"),
 ];
+
+const RECORD: &str = "record";
+const PLAY: &str = "play";
 
 const fn text(name: &'static str, value: &'static str, default: &'static str, help: &'static str) -> PortOption {
     PortOption { name, value: Value::Text(value), default, help }
@@ -116,15 +122,39 @@ fn parameters(
     class: PortClass,
     options: &[(&str, &str)],
 ) -> std::result::Result<[Parameters; 2], Refused> {
-    let options: Vec<(&str, &str)> =
-        options.iter().filter(|(option, _)| kind.option(option).is_some()).copied().collect();
+    let options = own(kind, options);
+    let recordings = recordings(&options)?;
     let of = |direction| {
-        of_direction(&options, direction, class).map_err(|refused| match refused.option {
+        let play = recordings.as_ref().map(|recordings| recordings[direction as usize].clone());
+        of_direction_or_play(&options, direction, class, play).map_err(|refused| match refused.option {
             "loss" if kind.option("loss").is_none() => Refused { option: "drop", ..refused },
             _ => refused,
         })
     };
     Ok([of(Direction::FromPort)?, of(Direction::ToPort)?])
+}
+
+/// Returns the options that a link has, without those of the port within it.
+fn own<'a>(kind: &Description, options: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    options.iter().filter(|(option, _)| kind.option(option).is_some()).copied().collect()
+}
+
+/// Reads the recording that options play, for packets with the first values and with the second. Returns `None` if they
+/// play none.
+///
+/// # Errors
+/// The recording cannot be read, or another option would decide, too.
+pub fn recordings(options: &[(&str, &str)]) -> std::result::Result<Option<[Recording; 2]>, Refused> {
+    let Some((_, path)) = options.iter().rfind(|(option, _)| *option == PLAY) else { return Ok(None) };
+    let decides = |own: &&PortOption| ![PLAY, RECORD, "packets"].contains(&own.name);
+    let mut others = OPTIONS.iter().filter(decides);
+    match others.find(|own| options.iter().any(|(option, _)| *option == own.name)) {
+        Some(other) => {
+            let why = "the recording that is played has all decisions: omit this option".to_string();
+            Err(Refused { option: other.name, why })
+        }
+        None => Recording::read(path).map(Some).map_err(|why| Refused { option: PLAY, why }),
+    }
 }
 
 /// A direction of a link.
@@ -140,6 +170,8 @@ pub enum Direction {
 #[derive(Clone)]
 pub struct Link {
     directions: [Arc<Shared>; 2],
+    /// The recorder that options have created. If it fails, the port fails.
+    recorder: Option<Recorder>,
 }
 
 /// The part of a direction that its queues and the program share.
@@ -166,7 +198,7 @@ impl Link {
             let (changes, counters) = (AtomicU64::new(0), Arc::default());
             Arc::new(Shared { parameters: Mutex::new(parameters), changes, counters, recorder })
         };
-        Link { directions: [shared(from, of_from), shared(to, of_to)] }
+        Link { directions: [shared(from, of_from), shared(to, of_to)], recorder: None }
     }
 
     /// Parses the options of a name. A value for each direction is `from/to`: `delay=20ms/5ms`.
@@ -175,8 +207,31 @@ impl Link {
     /// [`ErrorKind::BadOption`](linerate_core::ErrorKind::BadOption).
     pub fn of(name: &PortName) -> Result<Link> {
         let options: Vec<(&str, &str)> = name.options().collect();
-        let parameters = parameters(name.kind(), name.class(), &options);
-        parameters.map(Link::new).map_err(|refused| name.bad_option(refused.option, &refused.why))
+        Link::of_options(name.kind(), &options, name.class(), Direction::FromPort)
+            .map_err(|refused| name.bad_option(refused.option, &refused.why))
+    }
+
+    /// Creates a link from options of a kind, for a port of this category. Values for each direction have packets in the
+    /// direction `first` first: so does a recording.
+    ///
+    /// # Errors
+    /// The first option whose value cannot be used.
+    pub fn of_options(
+        kind: &Description,
+        options: &[(&str, &str)],
+        class: PortClass,
+        first: Direction,
+    ) -> std::result::Result<Link, Refused> {
+        let [of_first, of_second] = parameters(kind, class, options)?;
+        let path = own(kind, options).into_iter().rfind(|(option, _)| *option == RECORD).map(|(_, path)| path);
+        let unwritten = |error: std::io::Error| Refused { option: RECORD, why: format!("cannot write it: {error}") };
+        let recorder = path.map(|path| Recorder::create(Path::new(path), |_| {})).transpose().map_err(unwritten)?;
+        let [first_recorder, second_recorder] = [0, 1].map(|way| recorder.as_ref().map(|all| all.of_way(way)));
+        let link = match first {
+            Direction::FromPort => Link::recorded([of_first, of_second], [first_recorder, second_recorder]),
+            Direction::ToPort => Link::recorded([of_second, of_first], [second_recorder, first_recorder]),
+        };
+        Ok(Link { recorder, ..link })
     }
 
     /// Returns the parameters of packets from the port, and to it.
@@ -226,7 +281,7 @@ impl Shared {
 }
 
 /// Returns the parameters of one direction, from options of the kind [`LINK`], for a port of this category. A value for
-/// each direction is `from/to`; `from/` is for packets from the port only.
+/// each direction is `from/to`; `from/` is for packets from the port only. Options of recordings have no effect.
 ///
 /// # Errors
 /// The first option whose value cannot be used.
@@ -238,7 +293,7 @@ pub fn of_direction(
     of_direction_or_play(options, direction, class, None)
 }
 
-/// As [`of_direction`], or for a direction that repeats a recording. Then only `packets` has an effect.
+/// As [`of_direction`], or for a direction that repeats one of its [`recordings`]. Then only `packets` has an effect.
 ///
 /// # Errors
 /// As [`of_direction`].
@@ -251,7 +306,7 @@ pub fn of_direction_or_play(
     let mut own = Vec::new();
     for &(option, value) in options {
         match (option, part(option, value, direction), direction) {
-            (_, "", _) | ("trace-back" | "schedule-back", _, Direction::FromPort) => {}
+            (_, "", _) | (RECORD | PLAY, ..) | ("trace-back" | "schedule-back", _, Direction::FromPort) => {}
             ("drop", value, _) => own.push(("loss", value)),
             ("trace-back", _, Direction::ToPort) => own.push(("trace", value)),
             ("schedule-back", _, Direction::ToPort) => own.push(("schedule", value)),
@@ -284,7 +339,8 @@ pub fn of_direction_or_play(
 
 /// Returns the part of an option's value that is for one direction. A path is for both.
 fn part<'a>(option: &str, value: &'a str, direction: Direction) -> &'a str {
-    let is_path = matches!(option, "distribution" | "trace" | "schedule" | "trace-back" | "schedule-back");
+    let is_path =
+        matches!(option, "distribution" | "trace" | "schedule" | "trace-back" | "schedule-back" | RECORD | PLAY);
     let values = value.strip_suffix('/').map(|from| (from, ""));
     match (values.or_else(|| value.split_once('/').filter(|_| !is_path)), direction) {
         (None, _) => value,
@@ -331,6 +387,10 @@ impl Wrapper for Link {
 
     fn is_exhausted(&self, inner: bool) -> bool {
         inner && self.counters(Direction::FromPort).held() == 0
+    }
+
+    fn check(&self) -> Result<()> {
+        self.recorder.as_ref().map_or(Ok(()), Recorder::check)
     }
 }
 

@@ -14,6 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use linerate_core::error::Error;
+
 use crate::counts::Event;
 use crate::decision::{COLUMNS, Damage, Decision, Row, WAYS};
 use crate::parameters::Parameters;
@@ -32,7 +34,7 @@ pub struct Recorder {
     way: usize,
     shared: Arc<Shared>,
     sender: SyncSender<Message>,
-    thread: Arc<Mutex<Option<JoinHandle<()>>>>,
+    thread: Arc<Thread>,
 }
 
 /// Records one direction, from another thread.
@@ -43,13 +45,42 @@ impl Clone for Recorder {
     }
 }
 
+/// The thread that writes the file, until it is awaited.
+struct Thread {
+    shared: Arc<Shared>,
+    handle: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Thread {
+    /// Ends the thread, which completes the file.
+    fn finish(&self) -> std::thread::Result<()> {
+        self.shared.is_over.store(true, Ordering::Release);
+        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner).take();
+        handle.map_or(Ok(()), JoinHandle::join)
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        let _ = self.finish();
+    }
+}
+
 struct Shared {
+    path: String,
     start: Instant,
     is_over: AtomicBool,
     /// Written and missing rows, by direction.
     written: [AtomicU64; 2],
     missing: [AtomicU64; 2],
     failure: Mutex<Option<String>>,
+}
+
+impl Shared {
+    /// Returns why the file could not be written.
+    fn failure(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 enum Message {
@@ -67,6 +98,7 @@ impl Recorder {
         let mut file = File::create(path)?;
         writeln!(file, "{COLUMNS}")?; // so that a full disk is an error now
         let shared = Arc::new(Shared {
+            path: path.display().to_string(),
             start: Instant::now(),
             is_over: AtomicBool::new(false),
             written: Default::default(),
@@ -75,8 +107,9 @@ impl Recorder {
         });
         let (sender, messages) = sync_channel(WAITING);
         let writer = Writer { file, buffer: Vec::new(), messages, shared: shared.clone(), rows: [0, 0] };
-        let thread = std::thread::Builder::new().name("recorder".to_string()).spawn(|| writer.run(on_failure))?;
-        Ok(Recorder { way: 0, shared, sender, thread: Arc::new(Mutex::new(Some(thread))) })
+        let handle = std::thread::Builder::new().name("recorder".to_string()).spawn(|| writer.run(on_failure))?;
+        let thread = Arc::new(Thread { shared: shared.clone(), handle: Mutex::new(Some(handle)) });
+        Ok(Recorder { way: 0, shared, sender, thread })
     }
 
     /// Returns a recorder of the same file for direction 0 or 1 of [`WAYS`].
@@ -94,13 +127,16 @@ impl Recorder {
     /// # Errors
     /// Why the file is not complete.
     pub fn finish(&self) -> Result<(), String> {
-        let lock = |error: PoisonError<_>| PoisonError::into_inner(error);
-        self.shared.is_over.store(true, Ordering::Release);
-        let thread = self.thread.lock().unwrap_or_else(lock).take();
-        if thread.is_some_and(|thread| thread.join().is_err()) {
+        if self.thread.finish().is_err() {
             return Err("its thread has panicked".to_string());
         }
-        self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err)
+        self.shared.failure().map_or(Ok(()), Err)
+    }
+
+    /// Fails if the file could not be written any more.
+    pub(crate) fn check(&self) -> linerate_core::error::Result<()> {
+        let Some(why) = self.shared.failure() else { return Ok(()) };
+        Err(Error::file(self.shared.path.clone(), format!("the recording ends here: {why}")))
     }
 
     /// Returns the counts of rows of a direction that were written, and that are missing.
@@ -181,7 +217,7 @@ impl Writer {
     }
 
     fn has_failed(&self) -> bool {
-        self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.shared.failure().is_some()
     }
 
     /// Records the failure. The lines of the buffer count as missing, though some of them may be in the file.

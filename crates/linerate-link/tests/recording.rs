@@ -93,6 +93,28 @@ fn assert_same(found: &Seen, wanted: &Seen, options: &[(&str, &str)]) {
     assert_eq!((different, found.len()), (None, wanted.len()), "{options:?}");
 }
 
+/// The file is complete when the last recorder of it is dropped.
+#[test]
+fn a_dropped_recorder_completes_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording.csv");
+    let recorder = Recorder::create(&path, |why| panic!("{why}")).unwrap();
+    let pool = pool();
+    let mut line = Line::new(&Parameters::default(), &pool, 0);
+    line.record(recorder.clone(), Instant::now());
+    drop(recorder);
+    let mut entering = Batch::new();
+    for number in 0..PACKETS {
+        assert!(entering.push(&pool, &packet(number)));
+        line.accept(0, &mut entering);
+        line.release(0, &mut entering);
+        entering.clear();
+    }
+    drop(line);
+    // The columns, the parameters, and a line for each packet.
+    assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), PACKETS as usize + 2);
+}
+
 #[test]
 fn a_recorded_run_is_repeated_with_the_same_decisions() {
     let faults =

@@ -172,17 +172,21 @@ impl Ports {
         self.devices.iter().any(|device| device.info().class == PortClass::Capture && is_broken(device))
     }
 
-    /// Prints the failures of capture files of ports and their wires. Returns whether there are any.
-    pub fn note_cut_captures(&self) -> bool {
-        let mut has_cut = false;
-        for device in &self.devices {
+    /// Returns the failures of files of ports and their wires, as one text each.
+    pub fn cut_captures(&self) -> Vec<String> {
+        let of = |device: &Port| {
             let of_wire = model(device).and_then(|card| card.check_wire().err());
-            for error in device.link().err().into_iter().chain(of_wire).filter(is_of_file) {
-                note(&format!("error: {}: {}", device.name(), with_hint(&error)));
-                has_cut = true;
-            }
-        }
-        has_cut
+            let errors = device.link().err().into_iter().chain(of_wire).filter(is_of_file);
+            errors.map(|error| format!("{}: {}", device.name(), with_hint(&error))).collect::<Vec<_>>()
+        };
+        self.devices.iter().flat_map(of).collect()
+    }
+
+    /// Prints the failures of files of ports and their wires. Returns whether there are any.
+    pub fn note_cut_captures(&self) -> bool {
+        let failures = self.cut_captures();
+        failures.iter().for_each(|failure| note(&format!("error: {failure}")));
+        !failures.is_empty()
     }
 
     /// Prints the first breaches of the datasheet of each model. Returns their number.
