@@ -20,6 +20,7 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -33,6 +34,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use self::channel::{Channel, Inherited, MOST_INTERFACES, Network, Reply, Setup, UserIds};
 use self::claim::Subnet;
+use self::network::RESOLV_CONF;
 use self::relay::{End, Relay, die_of, set_ignored};
 use self::uplink::Uplink;
 use crate::error::with_hint;
@@ -457,6 +459,17 @@ impl Place {
         }
         if !self.gateway.is_empty() {
             network.gateways = self.gateway.iter().map(|gateway| (network.interface_to(*gateway), *gateway)).collect();
+        }
+        if !network.name_servers.is_empty() && !Path::new(RESOLV_CONF).exists() {
+            if !self.dns.is_empty() {
+                let why = format!("name servers need a file {RESOLV_CONF}, over which the command's is mounted");
+                let remedy = Remedy::Step(format!("sudo touch {RESOLV_CONF}").into());
+                return Err(Error::new(ErrorKind::Unusable, "", why).with_remedy(remedy));
+            }
+            if self.verbose {
+                say(&format!("note: the command has no name servers, because this machine has no {RESOLV_CONF}"));
+            }
+            network.name_servers.clear();
         }
         Ok(network)
     }

@@ -469,6 +469,30 @@ fn a_network_gives_its_addresses() {
     }
 }
 
+/// Without `/etc/resolv.conf`, granted name servers are left out.
+#[test]
+fn a_machine_without_resolv_conf_is_no_obstacle() {
+    let (user, near, far) = (Unprivileged::new("resolv"), Namespace::new("execv"), Namespace::new("execw"));
+    kit::pair((&near, "v0"), (&far, "v1"), 57);
+    let leases = user.folder.path("leases");
+    let mut dnsmasq = far.start(&format!(
+        "dnsmasq --keep-in-foreground --conf-file=/dev/null --user=root --interface=v1 --bind-interfaces --no-resolv --no-hosts --dhcp-range=10.87.57.50,10.87.57.60,1h --dhcp-leasefile={leases} --pid-file= --log-facility=-"
+    ));
+    dnsmasq.await_error("started");
+    let script = "mount -t tmpfs none /etc && exec \"$@\"";
+    let path = user.path();
+    let exec = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", &path, "exec", "--verbose"];
+    let of = |options: &[&str]| {
+        let words = [&exec, options, &["--", "ip", "-4", "-br", "addr", "show", "eth0"]].concat();
+        let output = near.of(words).output_in_time().unwrap();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, said, errors) = of(&["--port", "packet:v0", "--address", "dhcp"]);
+    assert!(code == Some(0) && said.contains("10.87.57.") && errors.contains("has no /etc/resolv.conf"), "{errors}");
+    let (code, _, errors) = of(&["--port", "null:", "--dns", "10.0.0.1"]);
+    assert!(code == Some(125) && errors.contains("sudo touch /etc/resolv.conf"), "{errors}");
+}
+
 /// `--net` takes free addresses, one after the other.
 #[test]
 fn a_private_network_has_free_addresses() {

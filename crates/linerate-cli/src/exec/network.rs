@@ -100,6 +100,9 @@ fn request(message: RouteNetlinkMessage) -> io::Result<()> {
 /// exists on every system.
 const STAGE: &str = "/proc";
 
+/// The file with the name servers.
+pub const RESOLV_CONF: &str = "/etc/resolv.conf";
+
 /// Sockets of daemons of the machine that resolve names, in the machine's network.
 const RESOLVERS: [&str; 3] =
     ["/run/nscd/socket", "/run/systemd/resolve/io.systemd.Resolve", "/run/systemd/resolve/io.systemd.Resolve.Monitor"];
@@ -117,7 +120,7 @@ pub fn set_name_servers(servers: &[String]) -> io::Result<()> {
         if !servers.is_empty() {
             let lines: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
             fs::write(&list, lines)?;
-            mount_bind(&*list, "/etc/resolv.conf")?;
+            mount_bind(&*list, RESOLV_CONF)?;
         }
         fs::write(&empty, "")?;
         // A program whose daemon does not listen asks the name servers itself.
