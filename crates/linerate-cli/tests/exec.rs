@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use kit::{Debian, Folder, Namespace, OutputTimeout, Process, end_of, expect, text, until};
 
+use nix::sys::signal::Signal;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 /// The number of a user without privileges, in Debian.
@@ -151,17 +152,32 @@ fn a_command_behaves_as_under_env() {
 fn signals_reach_the_command() {
     let user = Unprivileged::new("signals");
     let script = "trap 'echo got; exit 3' USR1 TERM INT HUP; echo ready; while :; do sleep 0.1; done";
-    for signal in [libc::SIGUSR1, libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+    for number in [Signal::SIGUSR1, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         let mut process = Process::start(&mut user.exec("null:", "", &["sh", "-c", script]));
         process.await_output("ready");
-        nix::sys::signal::kill(
-            nix::unistd::Pid::from_raw(process.id() as i32),
-            nix::sys::signal::Signal::try_from(signal).unwrap(),
-        )
-        .unwrap();
+        signal(process.id(), number);
         let (status, said, errors) = process.end();
-        assert_eq!((status.code(), said.as_str()), (Some(3), "got\n"), "{signal}: {errors}");
+        assert_eq!((status.code(), said.as_str()), (Some(3), "got\n"), "{number}: {errors}");
     }
+    // The command gets a signal, too, and ends before linerate passes it on: timeout(1) signals a process group.
+    let marker = format!("{}8888", 70_000 + std::process::id() % 10_000);
+    let script = format!("echo ready; exec sleep {marker}");
+    let mut process = Process::start(&mut user.exec("null:", "", &["sh", "-c", &script]));
+    process.await_output("ready");
+    process.pause(true);
+    let is_sleep =
+        |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "sleep");
+    let mut sleep = None;
+    until("the command", || {
+        sleep = processes_with(&marker).into_iter().find(is_sleep);
+        sleep.is_some()
+    });
+    signal(sleep.unwrap(), Signal::SIGINT);
+    until("the end of the namespaces", || processes_with(&marker) == [process.id()]);
+    signal(process.id(), Signal::SIGINT);
+    process.pause(false);
+    let (status, _, errors) = process.end();
+    assert_eq!(status.signal(), Some(libc::SIGINT), "{status} {errors}");
 }
 
 /// Nothing remains when linerate, its process in the namespaces, or the command is killed, or the command ends and
@@ -215,7 +231,11 @@ fn nothing_remains() {
 }
 
 fn kill(pid: u32) {
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::Signal::SIGKILL).unwrap();
+    signal(pid, Signal::SIGKILL);
+}
+
+fn signal(pid: u32, signal: Signal) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), signal).unwrap();
 }
 
 /// On a terminal: the command stops and continues with linerate, a shell has job control, and a script can read the

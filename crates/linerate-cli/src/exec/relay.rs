@@ -112,8 +112,9 @@ impl Relay {
                         false => continue,
                     }
                 }
-                if is_from_process && self.channel.send(&Request::Signal(number), &[]).is_err() {
-                    return Ok(End::Killed);
+                if is_from_process {
+                    // Fails if the command has just ended; the reply tells how.
+                    let _ = self.channel.send(&Request::Signal(number), &[]);
                 }
             }
             if !has_reply {
