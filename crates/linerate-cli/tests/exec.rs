@@ -649,6 +649,9 @@ fn what_prevents_it_is_named() {
     assert!(said.contains("--net needs a --port"), "{said}");
     let said = text(&expect(2, &mut user.command([&*user.path(), "link", "--delay", "20", "--", "true"])).stderr);
     assert!(said.contains("--delay: "), "{said}");
+    let words = [&*user.path(), "link", "--record", "/nosuch/file", "--", "true"];
+    let said = text(&expect(2, &mut user.command(words)).stderr);
+    assert!(said.contains("--record: /nosuch/file: cannot write it: "), "{said}");
     // Options of a link between two ports.
     for option in ["--mtu=9000", "--seconds=1", "--control=socket", "--count=1"] {
         let words = [&*user.path(), "link", option, "--port", "null:", "--", "true"];

@@ -290,7 +290,7 @@ fn wrong_links_are_explained() {
         (&["sink", "link:sim:0?queues=2&record=/dev/null"], "a link with a recording has one queue"),
         (&["sink", "link:sim:0?play=x&loss=1%"], "loss=1%: the recording that is played has all decisions"),
         (&["sink", "link:sim:0?play=/dev/null"], "play=/dev/null: /dev/null: it is not a regular file"),
-        (&["sink", "link:sim:0?record=/dev/full"], "record=/dev/full: cannot write it: No space left"),
+        (&["sink", "link:sim:0?record=/dev/full"], "record=/dev/full: /dev/full: cannot write it: No space"),
     ] {
         let output = linerate(words).output_in_time().unwrap();
         assert!(!output.status.success(), "{words:?}");

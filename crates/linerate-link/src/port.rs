@@ -224,8 +224,11 @@ impl Link {
     ) -> std::result::Result<Link, Refused> {
         let [of_first, of_second] = parameters(kind, class, options)?;
         let path = own(kind, options).into_iter().rfind(|(option, _)| *option == RECORD).map(|(_, path)| path);
-        let unwritten = |error: std::io::Error| Refused { option: RECORD, why: format!("cannot write it: {error}") };
-        let recorder = path.map(|path| Recorder::create(Path::new(path), |_| {})).transpose().map_err(unwritten)?;
+        let create = |path: &str| {
+            let unwritten = |error| Refused { option: RECORD, why: format!("{path}: cannot write it: {error}") };
+            Recorder::create(Path::new(path), |_| {}).map_err(unwritten)
+        };
+        let recorder = path.map(create).transpose()?;
         let [first_recorder, second_recorder] = [0, 1].map(|way| recorder.as_ref().map(|all| all.of_way(way)));
         let link = match first {
             Direction::FromPort => Link::recorded([of_first, of_second], [first_recorder, second_recorder]),

@@ -75,6 +75,9 @@ impl Relay {
 
     /// passt has ended, with this status.
     pub fn uplink_ended(&self, status: String) {
+        if self.end.get().is_some() {
+            return; // its socket was closed
+        }
         if self.has_started.load(Ordering::Relaxed) {
             self.note(format!("passt has ended ({status})"));
         } else if self.end.set(End::NoUplink(status)).is_ok() {
