@@ -275,8 +275,8 @@ fn a_command_has_the_terminal() {
         (format!("{exec} bash --norc -i\n"), &["$ "]),
         ("sh -c 'echo sleeps-$((1+1)); exec sleep 1000'\n".to_string(), &["sleeps-2"]),
         ("\u{1a}".to_string(), &["Stopped"]),
-        ("jobs; kill %1; exit 5\n".to_string(), &["sleep 1000"]),
-        ("exit 5\n".to_string(), &[]),
+        // If the job has not ended yet, the shell exits only when it is told again.
+        ("jobs; kill %1; exit 5; exit 5\n".to_string(), &["sleep 1000"]),
         ("echo code-$?; read -p 'name-'$((1+1)) name\n".to_string(), &["code-5", "name-2"]),
         ("me\n".to_string(), &["$ "]),
         ("echo read-$name\n".to_string(), &["read-me"]),
