@@ -67,6 +67,9 @@ pub struct RunOptions {
     /// Record the arrival times of packets
     #[arg(skip)]
     pub timestamps: bool,
+    /// Note what the ports found out about packets
+    #[arg(skip)]
+    pub metadata: bool,
     /// Options of commands that can be controlled while they run
     #[arg(skip)]
     pub steering: Steering,

@@ -1,11 +1,13 @@
 //! `linerate sink`: receives packets and checks their sequence numbers.
 
 use std::cell::Cell;
+use std::ops::AddAssign;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::Args;
+use linerate::metadata::Checksum;
 use linerate::traffic::{Checker, Report, Template};
 use linerate::{Batch, Error};
 use serde_json::{Value, json};
@@ -26,6 +28,9 @@ pub struct SinkOptions {
     /// The sender's frames, with a stamp at the end, as for gen: names the header fields that changed in short frames
     #[arg(long, value_name = "LAYERS", value_parser = stamped)]
     packet: Option<Template>,
+    /// Verify the IPv4, TCP and UDP checksums of all packets: by the card where it can, otherwise in software
+    #[arg(long)]
+    checksums: bool,
     #[command(flatten)]
     host: HostOptions,
 }
@@ -34,6 +39,42 @@ pub struct SinkOptions {
 fn stamped(text: &str) -> Result<Template, String> {
     let packet: Template = text.parse().map_err(|error: Error| error.why().to_string())?;
     if packet.is_stamped() { Ok(packet) } else { Err("append /stamp after udp".to_string()) }
+}
+
+/// Counts of packets by the verdict on their checksums.
+#[derive(Clone, Copy, Default)]
+struct Verdicts {
+    good: u64,
+    bad: u64,
+    /// The sender has left the checksum undone.
+    left: u64,
+    /// Fragments, other protocols, or no checksum.
+    unknown: u64,
+}
+
+impl Verdicts {
+    fn count(&mut self, verdict: Checksum) {
+        *match verdict {
+            Checksum::Good => &mut self.good,
+            Checksum::Bad => &mut self.bad,
+            Checksum::Left => &mut self.left,
+            Checksum::Unknown => &mut self.unknown,
+        } += 1;
+    }
+
+    fn json(self) -> Value {
+        json!({ "good": self.good, "bad": self.bad, "left": self.left, "unknown": self.unknown })
+    }
+}
+
+impl AddAssign for Verdicts {
+    fn add_assign(&mut self, other: Verdicts) {
+        let Verdicts { good, bad, left, unknown } = other;
+        self.good += good;
+        self.bad += bad;
+        self.left += left;
+        self.unknown += unknown;
+    }
 }
 
 /// `linerate sink`.
@@ -55,6 +96,7 @@ pub fn run(port: &str, sink: &SinkOptions, options: &RunOptions) -> Result<ExitC
         ));
     }
     host.check();
+    let options = &RunOptions { metadata: sink.checksums, ..options.clone() };
     let is_tester = is_tester(port);
     let mut run = Run::open(&Sink, &[port], count, options)?;
     let (mut reports, answered) = (Vec::new(), run.threads.answered.clone());
@@ -87,7 +129,9 @@ pub fn run(port: &str, sink: &SinkOptions, options: &RunOptions) -> Result<ExitC
         let mut batch = Batch::with_capacity(options.batch.packets());
         let mut checker = known.clone();
         let mut whole = Vec::new();
-        let report = Arc::new(Mutex::new(Report::default()));
+        let verifies = sink.checksums;
+        let mut verdicts = Verdicts::default();
+        let report = Arc::new(Mutex::new((Report::default(), verdicts)));
         reports.push(report.clone());
         let (mut waiter, quota) = (run.waiter(), run.clock.quota.clone());
         run.threads.spawn(move || {
@@ -102,6 +146,10 @@ pub fn run(port: &str, sink: &SinkOptions, options: &RunOptions) -> Result<ExitC
                     packet.append_to(&mut whole);
                     &whole
                 };
+                if verifies {
+                    let verdict = packet.metadata().checksum;
+                    verdicts.count(if verdict == Checksum::Unknown { Checksum::of_frame(frame) } else { verdict });
+                }
                 // Answered requests are not frames of the checked sender.
                 if !responder.as_mut().is_some_and(|(responder, _)| responder.answers(frame)) {
                     checker.check(frame);
@@ -112,7 +160,7 @@ pub fn run(port: &str, sink: &SinkOptions, options: &RunOptions) -> Result<ExitC
                 responder.send(tx);
             }
             if packets > 0 {
-                *report.lock().unwrap_or_else(PoisonError::into_inner) = checker.report();
+                *report.lock().unwrap_or_else(PoisonError::into_inner) = (checker.report(), verdicts);
             }
             waiter.turn(packets, &mut [&mut rx]);
             packets
@@ -122,7 +170,7 @@ pub fn run(port: &str, sink: &SinkOptions, options: &RunOptions) -> Result<ExitC
     let judge = |senders: &[Option<Report>], Sums { undelivered: dropped, .. }: Sums| {
         let mut sum = Report::default();
         for report in &reports {
-            sum += *report.lock().unwrap_or_else(PoisonError::into_inner);
+            sum += report.lock().unwrap_or_else(PoisonError::into_inner).0;
         }
         let Report { lost, corrupted, reordered, duplicated, received, foreign, changed, .. } =
             sum.by_sender(is_tester);
@@ -140,9 +188,23 @@ pub fn run(port: &str, sink: &SinkOptions, options: &RunOptions) -> Result<ExitC
         unnumbered.set(foreign);
         outcome
     };
-    let code = run.finish(judge, |_| match answered.load(Ordering::Relaxed) {
-        _ if !host.answers() => (Value::Null, String::new()),
-        answered => (json!({ "answered": answered }), format!("requests answered: {answered}\n")),
+    let verdicts = Cell::new(Verdicts::default());
+    let code = run.finish(judge, |_| {
+        let (mut more, mut text) = (serde_json::Map::new(), String::new());
+        if host.answers() {
+            let answered = answered.load(Ordering::Relaxed);
+            more.insert("answered".to_string(), answered.into());
+            text += &format!("requests answered: {answered}\n");
+        }
+        if sink.checksums {
+            let mut sum = Verdicts::default();
+            reports.iter().for_each(|report| sum += report.lock().unwrap_or_else(PoisonError::into_inner).1);
+            let Verdicts { good, bad, left, unknown } = sum;
+            text += &format!("checksums: {good} good, {bad} bad, {left} left undone, {unknown} not verified\n");
+            more.insert("checksums".to_string(), sum.json());
+            verdicts.set(sum);
+        }
+        (if more.is_empty() { Value::Null } else { more.into() }, text)
     });
     if after_count.get() {
         note("note: the count was reached: packets that the port dropped afterwards do not count as lost");
@@ -153,5 +215,8 @@ pub fn run(port: &str, sink: &SinkOptions, options: &RunOptions) -> Result<ExitC
         1 => note("note: 1 packet had no sequence number"),
         count => note(&format!("note: {count} packets had no sequence number")),
     }
-    code
+    match code {
+        Ok(_) if verdicts.get().bad > 0 => Ok(ExitCode::FAILURE),
+        code => code,
+    }
 }

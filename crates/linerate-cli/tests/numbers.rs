@@ -95,6 +95,55 @@ fn counts_have_prefixes() {
     }
 }
 
+/// Returns a frame of UDP over IPv4 with right checksums.
+fn checked_frame(payload: usize) -> Vec<u8> {
+    let sum = |bytes: &[u8]| {
+        let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
+        let sum: u32 = words.sum();
+        !(((sum & 0xFFFF) + (sum >> 16)) as u16)
+    };
+    let (whole, udp) = ((28 + payload) as u16, (8 + payload) as u16);
+    let mut frame = [vec![2; 12], vec![8, 0, 0x45, 0], whole.to_be_bytes().to_vec(), vec![0; 4]].concat();
+    frame.extend([64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0x12, 0x34, 0, 53]);
+    frame.extend(udp.to_be_bytes());
+    frame.extend([0; 2]);
+    frame.extend(vec![7; payload]);
+    let header = sum(&frame[14..34]).to_be_bytes();
+    frame[24..26].copy_from_slice(&header);
+    let pseudo = [&frame[26..34], &[0, 17], &frame[38..40], &frame[34..]].concat();
+    let transport = sum(&pseudo).to_be_bytes();
+    frame[40..42].copy_from_slice(&transport);
+    frame
+}
+
+/// A card's verdicts on checksums are those of the software. A wrong checksum is a failure.
+#[test]
+fn a_sink_verifies_checksums() {
+    let folder = Folder::new("checksums");
+    let [good, bad] = ["good.pcap", "bad.pcap"].map(|name| folder.path(name));
+    let right: Vec<Vec<u8>> = (0..100).map(|n| checked_frame(20 + 13 * n)).collect();
+    let (mut wrong, mut header, mut silent, mut fragment) =
+        (checked_frame(100), checked_frame(100), checked_frame(100), checked_frame(100));
+    wrong[90] ^= 1;
+    header[22] ^= 1;
+    silent[40..42].fill(0);
+    (fragment[20], fragment[24]) = (0x20, fragment[24].wrapping_sub(0x20));
+    let others = [wrong, header, silent, fragment, [vec![0xFF; 12], vec![8, 6], vec![0; 46]].concat()];
+    write_frames(&good, &right);
+    write_frames(&bad, &[&right[..], &others].concat());
+    for port in ["pcap:FILE", "sim:0?wire=pcap:FILE"] {
+        let count = |file: &str, code, verdicts: [u64; 4]| {
+            let port = port.replace("FILE", file);
+            let (sunk, _) = run(code, &["sink", &port, "--checksums", "--seconds", "1"]);
+            let counts = &sunk["sink"]["checksums"];
+            let counts = ["good", "bad", "left", "unknown"].map(|verdict| number(&counts[verdict]));
+            assert_eq!(counts, verdicts, "{sunk}");
+        };
+        count(&good, 0, [100, 0, 0, 0]);
+        count(&bad, 1, [100, 2, 0, 3]);
+    }
+}
+
 /// Exactly the frames that the port drops are lost, even after the last one that arrives.
 #[test]
 fn what_a_port_dropped_is_lost_for_a_sink() {

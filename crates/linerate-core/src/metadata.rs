@@ -10,8 +10,9 @@
 //! The presence word tells which fields are valid, and contains the small fields. It is valid itself if the packet's
 //! first slot is [described](crate::slot::Slot::is_described).
 
+use crate::filter::ExtensionHeaders;
 use crate::memory::View;
-use crate::offload::Offload;
+use crate::offload::{Offload, checksum, network_header};
 use crate::slot::Slot;
 
 /// The offset of the presence word in the headroom.
@@ -33,15 +34,15 @@ const FIELDS_SHIFT: u32 = 12;
 ///
 /// ```
 /// # fn main() -> linerate::Result<()> {
-/// use linerate::metadata::Checksum;
+/// use linerate::metadata::{HashFields, PacketKind};
 ///
 /// let [mut port] = linerate::open(["sim:metadata?metadata=on&flows=64&count=32"])?;
 /// # let (mut rx, mut batch) = (port.rx(0)?, linerate::Batch::new());
 /// rx.recv(&mut batch);
 /// for packet in batch.packets() {
 ///     let metadata = packet.metadata();
-///     assert_eq!(metadata.checksum, Checksum::Good);
-///     assert!(metadata.hash.is_some_and(|hash| hash.value != 0));
+///     assert_eq!(metadata.kind.unwrap().0, PacketKind::IPV4 | PacketKind::UDP);
+///     assert_eq!(metadata.hash.unwrap().fields, HashFields::UdpIpv4);
 /// }
 /// # Ok(()) }
 /// ```
@@ -68,6 +69,56 @@ pub enum Checksum {
     /// The sender has left the transport checksum to the port that sends the packet on a wire. The data is as the
     /// sender wrote it, since it has not been on a wire ([`Packet::offload`](crate::packet::Packet::offload)).
     Left,
+}
+
+impl Checksum {
+    /// Verifies a frame in software: the checksums of the outermost IPv4 header, and of TCP or UDP after it. `frame`
+    /// begins with the Ethernet header.
+    ///
+    /// ```
+    /// use linerate::metadata::Checksum;
+    ///
+    /// let mut udp = Vec::new();
+    /// let headers = etherparse::PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9);
+    /// headers.udp(80, 4321).write(&mut udp, &[7; 100]).unwrap();
+    /// assert_eq!(Checksum::of_frame(&udp), Checksum::Good);
+    /// udp[60] = 8;
+    /// assert_eq!(Checksum::of_frame(&udp), Checksum::Bad);
+    /// ```
+    pub fn of_frame(frame: &[u8]) -> Checksum {
+        Checksum::of_whole_frame(frame).unwrap_or(Checksum::Unknown)
+    }
+
+    /// As [`of_frame`](Checksum::of_frame). Returns `None` for a fragment, another protocol, no checksum, or a frame
+    /// that is cut off.
+    fn of_whole_frame(frame: &[u8]) -> Option<Checksum> {
+        let (network, is_v4) = network_header(frame)?;
+        let word = |at: usize| frame.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| u16::from_be_bytes(*bytes));
+        let (protocol, transport, end, addresses) = if is_v4 {
+            let transport = network + usize::from(frame[network] & 0xF) * 4;
+            let header = frame.get(network..transport).filter(|header| header.len() >= 20)?;
+            if checksum([header]) != 0 {
+                return Some(Checksum::Bad);
+            }
+            (word(network + 6)? & 0x3FFF == 0).then_some(())?;
+            (header[9], transport, network + usize::from(word(network + 2)?), &header[12..20])
+        } else {
+            let addresses = frame.get(network + 8..network + 40)?;
+            let mut walk = ExtensionHeaders::new(frame, frame[network + 6], network + 40);
+            let is_fragment = walk.any(|header| header.is_fragment());
+            let (protocol, transport) = walk.transport().filter(|_| !is_fragment)?;
+            (protocol, transport, network + 40 + usize::from(word(network + 4)?), addresses)
+        };
+        let bytes = frame.get(transport..end)?;
+        match protocol {
+            6 if bytes.len() >= 20 => {}
+            // UDP's checksum 0 means that there is none.
+            17 if bytes.len() >= 8 && bytes[6..8] != [0, 0] => {}
+            _ => return None,
+        }
+        let sum = checksum([addresses, &[0, protocol], &(bytes.len() as u16).to_be_bytes(), bytes]);
+        Some(if sum == 0 { Checksum::Good } else { Checksum::Bad })
+    }
 }
 
 /// A hash of a packet's flow, computed by the card.

@@ -375,7 +375,7 @@ impl Headers {
 }
 
 /// Returns the offset of the outermost IP header, and whether its version is 4. Skips up to two VLAN tags.
-fn network_header(first: &[u8]) -> Option<(usize, bool)> {
+pub(crate) fn network_header(first: &[u8]) -> Option<(usize, bool)> {
     let word = |at: usize| first.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| u16::from_be_bytes(*bytes));
     let mut network = 14;
     while network < 22 && matches!(word(network - 2), Some(0x8100 | 0x88A8)) {
@@ -421,7 +421,7 @@ pub fn cut(packet: &[u8], offload: Offload, mut each: impl FnMut(&[u8])) -> bool
 }
 
 /// Computes the internet checksum of concatenated parts (RFC 1071).
-fn checksum<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u16 {
+pub(crate) fn checksum<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u16 {
     let fold = |mut sum: u64| {
         while sum > 0xFFFF {
             sum = (sum & 0xFFFF) + (sum >> 16);

@@ -357,6 +357,7 @@ proptest! {
             prop_assert_eq!(all.len(), frames.len());
             for (n, (metadata, (checksum, kind))) in all.iter().zip(&expected).enumerate() {
                 prop_assert_eq!(metadata.checksum, *checksum, "frame {}", n);
+                prop_assert_eq!(Checksum::of_frame(&frames[n]), *checksum, "frame {}, in software", n);
                 prop_assert_eq!(metadata.kind, Some(PacketKind(*kind)), "frame {}", n);
             }
         }

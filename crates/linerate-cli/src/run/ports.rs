@@ -256,6 +256,7 @@ fn port_options(names: &[PortName], options: &RunOptions, pool: Arc<Pool>) -> Op
             _ => Some(Duration::from_micros(options.throttle.into())),
         },
         timestamps: options.timestamps,
+        metadata: options.metadata,
         offloads: options.offloads,
         take: options.bind.then_some(TakeFromKernel { access: Access::Either, force: options.force }),
         ..Options::default().with_queues(options.queues)
