@@ -1,6 +1,7 @@
 //! The ports `link:PORT` and `faulty:PORT`: any port, over an emulated link.
 
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -139,6 +140,12 @@ fn own<'a>(kind: &Description, options: &[(&'a str, &'a str)]) -> Vec<(&'a str, 
     options.iter().filter(|(option, _)| kind.option(option).is_some()).copied().collect()
 }
 
+/// Returns whether two paths lead to the same existing file.
+fn is_same_file(one: &str, other: &str) -> bool {
+    let id = |path: &str| std::fs::metadata(path).map(|file| (file.dev(), file.ino()));
+    id(one).is_ok_and(|one| id(other).is_ok_and(|other| one == other))
+}
+
 /// Reads the recording that options play, for packets with the first values and with the second. Returns `None` if they
 /// play none.
 ///
@@ -146,6 +153,11 @@ fn own<'a>(kind: &Description, options: &[(&'a str, &'a str)]) -> Vec<(&'a str, 
 /// The recording cannot be read, or another option would decide, too.
 pub fn recordings(options: &[(&str, &str)]) -> std::result::Result<Option<[Recording; 2]>, Refused> {
     let Some((_, path)) = options.iter().rfind(|(option, _)| *option == PLAY) else { return Ok(None) };
+    let recorded = options.iter().find(|(option, _)| *option == RECORD);
+    if recorded.is_some_and(|(_, other)| is_same_file(path, other)) {
+        let why = "it is the recording that is played, which would be lost: choose another file".to_string();
+        return Err(Refused { option: RECORD, why });
+    }
     let decides = |own: &&PortOption| ![PLAY, RECORD, "packets"].contains(&own.name);
     let mut others = OPTIONS.iter().filter(decides);
     match others.find(|own| options.iter().any(|(option, _)| *option == own.name)) {

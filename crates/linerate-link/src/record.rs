@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linerate_core::error::Error;
+use rustix::fs::{FlockOperation, flock};
 
 use crate::counts::Event;
 use crate::decision::{COLUMNS, Damage, Decision, Row, WAYS};
@@ -93,9 +94,16 @@ impl Recorder {
     /// be written any more; all later rows are missing.
     ///
     /// # Errors
-    /// The file cannot be created, or the thread cannot start.
+    /// The file cannot be created, another recording is being written to it, or the thread cannot start.
     pub fn create(path: &Path, on_failure: impl FnOnce(&str) + Send + 'static) -> std::io::Result<Recorder> {
-        let mut file = File::create(path)?;
+        // Not truncated yet: another recording may be written to it, also by another process.
+        let mut file = File::options().write(true).create(true).truncate(false).open(path)?;
+        if file.metadata()?.is_file() {
+            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+                return Err(std::io::Error::other("another recording is being written to it"));
+            }
+            file.set_len(0)?;
+        }
         writeln!(file, "{COLUMNS}")?; // so that a full disk is an error now
         let shared = Arc::new(Shared {
             path: path.display().to_string(),

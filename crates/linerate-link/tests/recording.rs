@@ -6,8 +6,8 @@ use std::time::Instant;
 use etherparse::{IpNumber, Ipv4Header};
 use linerate_core::Batch;
 use linerate_core::memory::{PageSize, Pages, Pool, Region, RegionOptions};
-use linerate_core::port::Random;
-use linerate_link::{Event, Line, Parameters, Recorder, Recording, Row};
+use linerate_core::port::{PortClass, Random};
+use linerate_link::{Direction, Event, LINK, Line, Link, Parameters, Recorder, Recording, Row};
 
 const PACKETS: u32 = if cfg!(miri) { 30 } else { 3000 };
 
@@ -163,4 +163,24 @@ fn packets_beyond_a_recording_are_counted() {
 #[cfg_attr(miri, ignore)]
 fn a_full_disk_is_an_error() {
     assert!(Recorder::create("/dev/full".as_ref(), |_| ()).is_err_and(|error| error.raw_os_error() == Some(28)));
+}
+
+/// A recording in use stays as it is: one that is being written, and one that is played.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn a_recording_in_use_is_not_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recording.csv");
+    let recorder = Recorder::create(&path, |why| panic!("{why}")).unwrap();
+    let refused = Recorder::create(&path, |_| ()).err().unwrap();
+    assert_eq!(refused.to_string(), "another recording is being written to it");
+    recorder.finish().unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let path = path.to_str().unwrap();
+    let options = [("play", path), ("record", path)];
+    let refused = Link::of_options(&LINK, &options, PortClass::Peer, Direction::ToPort).err().unwrap();
+    assert_eq!(refused.option, "record");
+    assert_eq!(std::fs::read_to_string(path).unwrap(), text);
+    // Afterwards, the file can be replaced.
+    Recorder::create(path.as_ref(), |why| panic!("{why}")).unwrap();
 }
