@@ -6,6 +6,7 @@
 //! ([`Batch::finish_packet`](crate::Batch::finish_packet)).
 
 use std::num::NonZeroU16;
+use std::ops::Range;
 
 use crate::filter::ExtensionHeaders;
 use crate::memory::View;
@@ -305,6 +306,39 @@ impl Headers {
         is_possible.then_some(Headers { network, transport, len: transport, size: 0, is_v4, is_tcp })
     }
 
+    /// Prepares the headers of a packet of `len` bytes that is still to be segmented: its lengths, and the sum of the
+    /// pseudo header in the checksum field.
+    pub fn leave(&self, first: &mut [u8], len: usize) {
+        let (addresses, protocol, place) = self.set_lengths(first, len);
+        let after_ip = ((len - self.transport) as u16).to_be_bytes();
+        let sum = !checksum([&first[addresses], &[0, protocol], &after_ip]);
+        first[place..place + 2].copy_from_slice(&sum.to_be_bytes());
+    }
+
+    /// Writes the lengths of a packet of `len` bytes, and IPv4's checksum. Returns the positions of the addresses, the
+    /// protocol, and the position of the transport checksum.
+    fn set_lengths(&self, first: &mut [u8], len: usize) -> (Range<usize>, u8, usize) {
+        let Headers { network, transport, is_v4, is_tcp, .. } = *self;
+        let addresses = if is_v4 {
+            let length = (len - network) as u16;
+            first[network + 2..network + 4].copy_from_slice(&length.to_be_bytes());
+            first[network + 10..network + 12].fill(0);
+            let sum = checksum([&first[network..transport]]);
+            first[network + 10..network + 12].copy_from_slice(&sum.to_be_bytes());
+            network + 12..network + 20
+        } else {
+            let length = (len - network - 40) as u16;
+            first[network + 4..network + 6].copy_from_slice(&length.to_be_bytes());
+            network + 8..network + 40
+        };
+        if !is_tcp {
+            let length = (len - transport) as u16;
+            first[transport + 4..transport + 6].copy_from_slice(&length.to_be_bytes());
+        }
+        let (protocol, place) = if is_tcp { (6, transport + 16) } else { (17, transport + 6) };
+        (addresses, protocol, place)
+    }
+
     /// Prepares the headers for a card that segments the packet. The transport checksum becomes the sum of the pseudo
     /// header without its length, which differs between segments. The card writes all lengths, and IPv4's checksum.
     pub fn prepare_for_card(&self, first: &mut [u8]) {
@@ -348,29 +382,13 @@ impl Headers {
     /// Writes the lengths and checksums of a segment. `first` is its first part, with all headers; `rest` are the other
     /// parts.
     pub fn finish(&self, first: &mut [u8], rest: &[&[u8]]) {
-        let Headers { network, transport, is_v4, is_tcp, .. } = *self;
         let len = first.len() + rest.iter().map(|part| part.len()).sum::<usize>();
-        let after_ip = (len - transport) as u16;
-        let addresses = if is_v4 {
-            let length = (len - network) as u16;
-            first[network + 2..network + 4].copy_from_slice(&length.to_be_bytes());
-            first[network + 10..network + 12].fill(0);
-            let sum = checksum([&first[network..transport]]);
-            first[network + 10..network + 12].copy_from_slice(&sum.to_be_bytes());
-            network + 12..network + 20
-        } else {
-            let length = (len - network - 40) as u16;
-            first[network + 4..network + 6].copy_from_slice(&length.to_be_bytes());
-            network + 8..network + 40
-        };
-        let (protocol, place) = if is_tcp { (6, transport + 16) } else { (17, transport + 6) };
-        if !is_tcp {
-            first[transport + 4..transport + 6].copy_from_slice(&after_ip.to_be_bytes());
-        }
+        let (addresses, protocol, place) = self.set_lengths(first, len);
+        let after_ip = ((len - self.transport) as u16).to_be_bytes();
         first[place..place + 2].fill(0);
-        let pseudo: [&[u8]; 3] = [&first[addresses], &[0, protocol], &after_ip.to_be_bytes()];
-        let sum = checksum(pseudo.into_iter().chain([&first[transport..]]).chain(rest.iter().copied()));
-        first[place..place + 2].copy_from_slice(&if is_tcp { sum.to_be_bytes() } else { not_none(sum) });
+        let pseudo: [&[u8]; 3] = [&first[addresses], &[0, protocol], &after_ip];
+        let sum = checksum(pseudo.into_iter().chain([&first[self.transport..]]).chain(rest.iter().copied()));
+        first[place..place + 2].copy_from_slice(&if self.is_tcp { sum.to_be_bytes() } else { not_none(sum) });
     }
 }
 

@@ -10,6 +10,7 @@ use linerate::Options;
 use linerate::filter::Filter;
 use linerate::kernel::{Interface, PacketPort, Xdp, XdpOptions};
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
+use linerate::offload::cut;
 use linerate::port::{Action, Device, Port, RxQueue, TxQueue};
 use linerate::traffic::{Checker, Generator};
 use linerate_testkit::Deadline;
@@ -383,6 +384,46 @@ fn receive_segments() {
         received.push(frames);
     }
     assert!(received.windows(2).all(|both| both[0] == both[1]));
+}
+
+/// A TCP packet leaves a packet socket with any number of segments, also if a rest of it is exactly one segment, which
+/// the kernel refuses as a packet to be segmented.
+#[test]
+fn any_number_of_segments_is_sent() {
+    over_a_pair("counts", send_segments);
+}
+
+fn send_segments() {
+    const SIZE: usize = 1448;
+    let pool = pool();
+    let options = Options { ring: Some(64), pool: Some(pool.clone()), ..Options::default() };
+    let [mut near, mut far] = options.open(["packet:v0", "packet:v1?flow=tcp:4321"]).unwrap();
+    let (mut tx, mut rx) = (near.tx(0).unwrap(), far.rx(0).unwrap());
+    for payload in (1..=40).map(|count| count * SIZE).chain([1, SIZE - 1, SIZE + 1, 17 * SIZE + 1]) {
+        let mut bytes = Vec::new();
+        let ip = etherparse::PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9);
+        let payload: Vec<u8> = (0..payload).map(|at| (at / 3) as u8).collect();
+        ip.tcp(80, 4321, 7, 1000).write(&mut bytes, &payload).unwrap();
+        let (mut batch, mut received, mut frames) = (Batch::new(), Batch::new(), Vec::new());
+        assert!(batch.push(&pool, &bytes));
+        let mut packet = batch.packets().next().unwrap();
+        packet.leave_segments((SIZE as u16).try_into().unwrap()).unwrap();
+        let (left, mut expected) = (packet.offload().unwrap(), Vec::new());
+        assert!(cut(&bytes, left, |segment| expected.push(segment.to_vec())));
+        let deadline = Deadline::begin();
+        while frames.len() < expected.len() {
+            deadline.check(|| format!("{} of {} segments arrived", frames.len(), expected.len()));
+            tx.send(&mut batch);
+            rx.recv(&mut received);
+            frames.extend(received.packets().map(|packet| packet.to_vec()));
+            received.clear();
+        }
+        for frame in &mut expected {
+            frame.resize(frame.len().max(60), 0);
+        }
+        assert!(frames == expected, "{} bytes", payload.len());
+    }
+    assert_eq!(near.statistics().unwrap().drops, Default::default());
 }
 
 /// Rules of an AF_XDP port decide about packets from the moment when they are added, and the exchange of the program in

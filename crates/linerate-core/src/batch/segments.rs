@@ -72,11 +72,26 @@ impl Batch {
                 ControlFlow::Continue(slots) => place += slots,
                 ControlFlow::Break(true) => return Finished::Done,
                 // The segments cut off so far can be sent.
-                ControlFlow::Break(false) if place > at => return Finished::Done,
+                ControlFlow::Break(false) if place > at => break,
                 ControlFlow::Break(false) => return Finished::NoRoom,
             }
         }
+        self.settle_rest(place, &headers, view);
         Finished::Done
+    }
+
+    /// Prepares the headers of the rest of a packet, after segments were cut off: a queue may leave it to its other end.
+    /// The rest is finished if it is a single segment.
+    fn settle_rest(&mut self, at: usize, headers: &Headers, view: View<'_>) {
+        let [first, others @ ..] = first_packet(&mut self.parts().0[at..]) else { return };
+        let len = first.len() + others.iter().map(Slot::len).sum::<usize>();
+        if len <= headers.len + headers.size {
+            let rest: Vec<&[u8]> = others.iter().map(|slot| view.bytes(slot)).collect();
+            headers.finish(view.bytes_mut(first), &rest);
+            first.set_unfinished(false);
+        } else {
+            headers.leave(view.bytes_mut(first), len);
+        }
     }
 
     /// As [`finish_packet`](Batch::finish_packet) for the first packet, but drops it if that is impossible. Returns the
@@ -424,6 +439,42 @@ mod tests {
         assert_eq!((batch.finish_first(), batch.len()), (8, 0));
         drop(batch);
         assert_eq!(pool.available(), 8);
+    }
+
+    /// After each call, the rest of a packet is a packet as Linux leaves it, or the last segment, which is finished.
+    #[test]
+    fn the_rest_of_a_packet_is_consistent() {
+        let pool = pool(256, 512);
+        for is_tcp in [true, false] {
+            for payload in [1600, 1601, 1700, 1701, 3200, 3300, 4000] {
+                let (bytes, left) = large(is_tcp, payload, 100);
+                let mut batch = Batch::with_capacity(64);
+                assert!(batch.push_parts(&pool, bytes.len(), [&bytes[..]].into_iter(), Some(left)));
+                let mut all = Vec::new();
+                while !batch.is_empty() {
+                    assert_eq!(batch.finish_packet(0), Finished::Done);
+                    let last = batch.packets().last().unwrap();
+                    let mut rest = Vec::new();
+                    last.append_to(&mut rest);
+                    if let Some(left) = last.offload() {
+                        let before = rest.clone();
+                        let len = rest.len();
+                        assert_eq!(Offload::leave(&mut rest, len, std::num::NonZeroU16::new(100)), Some(left));
+                        assert!(rest == before, "{payload}");
+                    }
+                    let mut slots = 0;
+                    for packet in batch.packets().take_while(|packet| packet.offload().is_none()) {
+                        let mut bytes = Vec::new();
+                        packet.append_to(&mut bytes);
+                        all.push(bytes);
+                        slots += packet.slots();
+                    }
+                    batch.drop_front(slots);
+                }
+                assert_eq!(all, segments(&bytes, left), "{payload}");
+            }
+        }
+        assert_eq!(pool.available(), 256);
     }
 
     /// Refuses offloads that do not match the packet, and changes nothing.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use linerate_core::batch::Batch;
 use linerate_core::filter::Filter;
 use linerate_core::memory::Pool;
-use linerate_core::offload::{LONGEST, Offload, Segmentation, cut};
+use linerate_core::offload::{Headers, LONGEST, Offload, Segmentation, cut};
 use linerate_core::packet::Origin;
 use linerate_core::port::{QueueCounters, Receive, SendFinished, Transmit};
 
@@ -387,6 +387,17 @@ impl Transmit for PacketTx {
     }
 }
 
+/// Returns whether the kernel can do the offloads of a packet of `len` bytes that begins with these bytes. The kernel
+/// would drop another packet after it has taken it from the ring, and stay at its frame for ever.
+fn is_possible(left: Offload, first: &[u8], len: usize) -> bool {
+    match left.segmentation() {
+        Segmentation::None => left.checksum_offsets(first.len()).is_some(),
+        // Linux before 6.2 refuses UDP segmentation.
+        Segmentation::Udp => false,
+        _ => Headers::of(first, len, left).is_some_and(|headers| len > headers.len + headers.size),
+    }
+}
+
 impl SendFinished for PacketTx {
     fn counters(&self) -> &QueueCounters {
         &self.counters
@@ -400,14 +411,10 @@ impl SendFinished for PacketTx {
                 break;
             }
             let (len, offload) = (packet.len(), packet.offload());
-            let is_to_be_segmented = match offload.map_or(Segmentation::None, Offload::segmentation) {
-                Segmentation::None => false,
-                // Linux before 6.2 refuses UDP segmentation.
-                Segmentation::Udp => true,
-                // Without offloads, the ring's frames only have room for packets of ordinary length.
-                _ => HEADER + Offload::LEN + len > self.socket.frame,
-            };
-            if is_to_be_segmented {
+            // Without offloads, the ring's frames only have room for packets of ordinary length.
+            let is_for_kernel =
+                |left| is_possible(left, &packet, len) && HEADER + Offload::LEN + len <= self.socket.frame;
+            if offload.is_some_and(|left| !is_for_kernel(left)) {
                 is_to_be_finished = true;
                 break;
             }
