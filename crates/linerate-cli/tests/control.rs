@@ -102,6 +102,8 @@ fn a_generator_takes_other_rates_pauses_and_ends() {
         ("null", "a JSON object on one line, with any of the fields pause, rate, link, rule, reset and stop"),
         ("{", "the line ends before the object does"),
         (r#"{"pause":maybe}"#, "it is not JSON from column 10 on"),
+        (r#"{"rule":{}}"#, "the value at column 10 has another form"),
+        (r#"{"rule":1}"#, "has another form"),
         ("pause", "a JSON object"),
         ("[]", "a JSON object"),
         (r#"{"pause":true,"speed":1}"#, "unknown field `speed`"),

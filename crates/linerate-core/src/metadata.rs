@@ -130,7 +130,7 @@ pub struct Hash {
     pub fields: HashFields,
 }
 
-/// The fields that a [`Hash`] covers: the addresses and, for TCP and UDP, the ports.
+/// The fields that a [`Hash`](struct@Hash) covers: the addresses and, for TCP and UDP, the ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HashFields {
     /// The IPv4 addresses.

@@ -71,7 +71,7 @@ impl Offload {
     /// let left = Offload::leave(&mut udp, 52, None).unwrap();
     /// assert!(left.needs_checksum() && left.segmentation() == Segmentation::None);
     /// assert!(left.finish_bytes(&mut udp));
-    /// assert_eq!(udp[40..42], [0xC8, 0xA5]);
+    /// assert_eq!(udp[40..42], [0xC8, 0xA1]);
     /// ```
     pub fn leave(first: &mut [u8], len: usize, size: Option<NonZeroU16>) -> Option<Offload> {
         let (network, is_v4) = network_header(first)?;

@@ -642,20 +642,20 @@ fn only_the_ports_user_changes_its_header() {
     std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
     let mut server = linerate::server();
     server.listen(&folder.path().join("any"), None, 0o666, None).unwrap();
-    let _end = End::open(folder.path(), "vale0:a", 16).unwrap();
+    let _end = End::open(folder.path(), "vale6:a", 16).unwrap();
     // Copy the program, since another user may have no access to its folder.
     let program = folder.path().join("worker");
     assert!(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status().unwrap().success());
     let mut command = Command::new(program);
     command.current_dir("/").uid(NOBODY).gid(NOBODY);
     let mut stranger = Worker::of(command, folder.path());
-    let said = stranger.ask("header 0 vale0:a");
+    let said = stranger.ask("header 0 vale6:a");
     assert!(said.contains("belongs to another user"), "{said}");
-    let client = Client::find(folder.path(), "vale0:a").unwrap().unwrap();
-    assert_eq!(client.header("vale0:a", None).unwrap(), 0);
+    let client = Client::find(folder.path(), "vale6:a").unwrap().unwrap();
+    assert_eq!(client.header("vale6:a", None).unwrap(), 0);
     // The user may change the header of its own port.
-    assert_eq!(stranger.ask("open 1 vale0:b"), "opened");
-    assert_eq!(stranger.ask("header 1 vale0:b"), "header Ok(12)");
+    assert_eq!(stranger.ask("open 1 vale6:b"), "opened");
+    assert_eq!(stranger.ask("header 1 vale6:b"), "header Ok(12)");
     drop(stranger.child.stdin.take());
     end_of(&mut stranger.child);
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use linerate::Error;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use serde::de::IgnoredAny;
 use serde_json::error::Category;
 use serde_json::{Value, json};
 
@@ -216,7 +217,11 @@ fn read(line: &[u8]) -> Result<Request, String> {
     }
     serde_json::from_slice(line).map_err(|error| match error.classify() {
         Category::Eof => format!("{FORM}; the line ends before the object does"),
-        Category::Syntax | Category::Io => format!("{FORM}; it is not JSON from column {} on", error.column()),
+        // Also an object that should have exactly one key.
+        Category::Syntax | Category::Io if serde_json::from_slice::<IgnoredAny>(line).is_err() => {
+            format!("{FORM}; it is not JSON from column {} on", error.column())
+        }
+        Category::Syntax | Category::Io => format!("{FORM}; the value at column {} has another form", error.column()),
         Category::Data => {
             let why = error.to_string();
             // A request is one line.
