@@ -51,8 +51,8 @@ impl Slot {
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub const OFFSET: u32 = u32::BITS + OFFSET;
 
-    /// The `described` flag in the 64 bits.
-    pub const DESCRIBED_WORD: u64 = (DESCRIBED as u64) << u32::BITS;
+    /// The `described` flag in the upper half.
+    pub const DESCRIBED: u32 = DESCRIBED;
 
     /// The largest offset of a slot.
     pub const MAX_OFFSET: usize = 0xFFF;
@@ -65,6 +65,15 @@ impl Slot {
     #[inline(always)]
     pub const unsafe fn new(buf: u32, offset: usize, len: u16, more: bool) -> Slot {
         Slot { buf, data: len as u32 | (offset as u32) << OFFSET | if more { MORE } else { 0 } }
+    }
+
+    /// Creates a slot of its halves: the buffer, and length, flags and offset.
+    ///
+    /// # Safety
+    /// As [`new`](Slot::new).
+    #[inline(always)]
+    pub const unsafe fn of_halves(buf: u32, data: u32) -> Slot {
+        Slot { buf, data }
     }
 
     /// Returns the number of the buffer in its region.

@@ -18,7 +18,7 @@ pub struct Placement {
     /// Bits of a buffer's number that select the additional lines, in units of two.
     lines: u32,
     /// The upper half of the slot of a packet in one buffer, without its length and the additional lines.
-    whole: u64,
+    whole: u32,
 }
 
 /// Bit 0 of a buffer's number already selects a cache set.
@@ -30,7 +30,7 @@ impl Placement {
 
     /// Chooses the placement for packets of up to `longest` bytes.
     pub fn new(region: &Region, longest: usize) -> Placement {
-        let whole = (HEADROOM as u64) << Slot::OFFSET;
+        let whole = (HEADROOM as u32) << (Slot::OFFSET - u32::BITS);
         let placement = Placement { buffer_size: region.buffer_size(), shift: region.shift(), lines: LINES, whole };
         if longest <= placement.room() { placement } else { Placement { lines: 0, ..placement } }
     }
@@ -69,21 +69,22 @@ impl Placement {
     /// As [`slot`](Placement::slot).
     #[inline(always)]
     pub unsafe fn whole_slot(self, buf: u32, len: u16) -> Slot {
-        let lines = u64::from(buf & self.lines) << (Slot::OFFSET + Self::LINE_SHIFT);
-        // SAFETY: the word is that of `slot`, possibly marked as described; otherwise as the caller promises.
-        unsafe { Slot::of_word((self.whole + lines) | u64::from(len) << u32::BITS | u64::from(buf)) }
+        // The offset is in the top bits.
+        let lines = (buf & self.lines) << (Slot::OFFSET - u32::BITS + Self::LINE_SHIFT);
+        // SAFETY: the same as `slot`, possibly marked as described; otherwise as the caller promises.
+        unsafe { Slot::of_halves(buf, (self.whole + lines) | u32::from(len)) }
     }
 
     /// Marks the slots of packets in one buffer as [described](Slot::is_described).
     pub fn described(self) -> Placement {
-        Placement { whole: self.whole | Slot::DESCRIBED_WORD, ..self }
+        Placement { whole: self.whole | Slot::DESCRIBED, ..self }
     }
 
     /// Returns the word of the slot of a packet in one buffer, without the buffer, the length and the additional lines,
     /// for vector code.
     #[inline(always)]
     pub fn whole_word(self) -> u64 {
-        self.whole
+        u64::from(self.whole) << u32::BITS
     }
 
     /// Returns the shift from a buffer's number to its first byte, and the bits of the number that select the
@@ -111,7 +112,7 @@ mod tests {
                 // SAFETY: the slots are not used with a region.
                 let [slot, whole] = unsafe { [placement.slot(6, 60, false), placement.whole_slot(6, 60)] };
                 assert_eq!((slot.buf(), slot.len(), slot.offset()), (whole.buf(), whole.len(), whole.offset()));
-                assert_eq!(whole.is_described(), placement.whole != (HEADROOM as u64) << Slot::OFFSET);
+                assert_eq!(whole.is_described(), placement.whole_word() != (HEADROOM as u64) << Slot::OFFSET);
             }
             offsets.sort_unstable();
             offsets.dedup();
