@@ -128,13 +128,8 @@ impl Batch {
         let [first, others @ ..] = packet else { return ControlFlow::Break(false) };
         let (buffer, own) = (first.buf(), first.len() - headers.len);
         let payload = own + others.iter().map(Slot::len).sum::<usize>();
-        if payload == 0 {
-            return ControlFlow::Break(false);
-        }
         if payload <= headers.size {
-            let rest: Vec<&[u8]> = others.iter().map(|slot| view.bytes(slot)).collect();
-            headers.finish(view.bytes_mut(first), &rest);
-            first.set_unfinished(false);
+            self.settle_rest(at, headers, view);
             return ControlFlow::Break(true);
         }
 
@@ -469,6 +464,7 @@ mod tests {
                         all.push(bytes);
                         slots += packet.slots();
                     }
+                    assert!(slots > 0, "{payload}: each call finishes a segment");
                     batch.drop_front(slots);
                 }
                 assert_eq!(all, segments(&bytes, left), "{payload}");
