@@ -34,7 +34,7 @@ use described::Described;
 pub use hardware::Hardware;
 use linerate_core::error::{Error, ErrorKind, Result};
 use linerate_core::filter::{Filter, Match};
-use linerate_core::memory::{Addresses, Pool};
+use linerate_core::memory::{Addresses, Locate, Pool};
 use linerate_core::port::{
     Action, Device, Drops, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Rule, RuleId, Rules, Rx, Statistics,
     Transmit, Tx,
@@ -167,6 +167,14 @@ impl<B: Bar, C: Controller> Intel<B, C> {
         hardware::check::<C>(config)
     }
 
+    fn start_rx<L: Locate>(&self, queue: u16, addresses: L) -> Result<Box<dyn Receive>> {
+        let rx = IntelRx::start(&self.hardware, queue, addresses)?;
+        Ok(match self.hardware.config.options.metadata {
+            false => Box::new(Rx::new(rx)),
+            true => Box::new(Rx::new(Described(rx))),
+        })
+    }
+
     fn bring_up(&mut self) -> Result<()> {
         C::bring_up(&self.hardware)?;
         if let Some(throttle) = self.hardware.config.options.interrupts {
@@ -204,20 +212,10 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
     }
 
     fn rx(&mut self, queue: u16) -> Result<Box<dyn Receive>> {
-        Ok(match (self.hardware.packets(), self.hardware.config.options.metadata) {
-            (Addresses::Contiguous(range), false) => {
-                Box::new(Rx::new(IntelRx::start(&self.hardware, queue, range.clone())?))
-            }
-            (Addresses::Contiguous(range), true) => {
-                Box::new(Rx::new(Described(IntelRx::start(&self.hardware, queue, range.clone())?)))
-            }
-            (Addresses::Paged(pages), false) => {
-                Box::new(Rx::new(IntelRx::start(&self.hardware, queue, pages.clone())?))
-            }
-            (Addresses::Paged(pages), true) => {
-                Box::new(Rx::new(Described(IntelRx::start(&self.hardware, queue, pages.clone())?)))
-            }
-        })
+        match self.hardware.packets() {
+            Addresses::Contiguous(range) => self.start_rx(queue, range.clone()),
+            Addresses::Paged(pages) => self.start_rx(queue, pages.clone()),
+        }
     }
 
     fn tx(&mut self, queue: u16) -> Result<Box<dyn Transmit>> {

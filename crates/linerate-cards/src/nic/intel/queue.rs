@@ -51,8 +51,6 @@ pub(super) struct IntelRx<B: Bar, C: Controller, L: Locate> {
     /// The region's device addresses.
     pub(super) addresses: L,
     pub(super) placement: Placement,
-    /// The port notes what the card found out about each packet.
-    pub(super) notes_metadata: bool,
     pub(super) longest: usize,
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Arc<QueueCounters>,
@@ -321,7 +319,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             let first = self.ring.descriptor()[0].load(Relaxed);
             self.refill();
             if !more {
-                if self.notes_metadata {
+                if self.hardware.config.options.metadata {
                     batch.describe_last(&metadata::<C>([first, word]));
                 }
                 return true;

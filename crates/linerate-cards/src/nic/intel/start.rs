@@ -39,8 +39,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             let (buffers, needed) = (pool.available(), descriptors.len());
             return Err(Error::pool_exhausted(buffers, needed));
         };
-        let notes_metadata = hardware.config.options.metadata;
-        let placement = if notes_metadata { hardware.placement().described() } else { hardware.placement() };
+        let placement = hardware.placement();
+        let placement = if hardware.config.options.metadata { placement.described() } else { placement };
         for (descriptor, &buf) in descriptors.iter().zip(&bufs) {
             descriptor[0].store(addresses.locate(placement.data(buf)), Relaxed);
             descriptor[1].store(0, Relaxed);
@@ -58,7 +58,6 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             doorbell: hardware.bar.doorbell(C::receive_tail(queue).offset),
             addresses,
             placement,
-            notes_metadata,
             longest,
             pool: pool.clone(),
             counters,
