@@ -12,6 +12,7 @@ use linerate::port::Action;
 use linerate::{Error, ErrorKind};
 use serde_json::{Value, json};
 
+use crate::live::RuleChange;
 use crate::show::print;
 
 /// A run answers within milliseconds, unless it is suspended.
@@ -70,10 +71,12 @@ fn parsed<T: std::str::FromStr<Err = Error>>(text: &str) -> Result<T, String> {
 pub fn run(command: &Rule) -> Result<ExitCode, Error> {
     let (run, request) = match command {
         Rule::Add { port, filter, action, run } => {
-            let rule = json!({ "port": port, "filter": filter.to_string(), "action": action.to_string() });
-            (run, json!({ "rule": { "add": rule } }))
+            let change = RuleChange::Add { port: port.clone(), filter: filter.clone(), action: *action };
+            (run, json!({ "rule": change.json() }))
         }
-        Rule::Remove { port, rule, run } => (run, json!({ "rule": { "remove": { "port": port, "rule": rule } } })),
+        Rule::Remove { port, rule, run } => {
+            (run, json!({ "rule": RuleChange::Remove { port: port.clone(), rule: *rule }.json() }))
+        }
         Rule::List { run, .. } => (run, json!({})),
     };
     let listed = match command {
