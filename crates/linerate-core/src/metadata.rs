@@ -10,9 +10,9 @@
 //! The presence word tells which fields are valid, and contains the small fields. It is valid itself if the packet's
 //! first slot is [described](crate::slot::Slot::is_described).
 
-use crate::filter::ExtensionHeaders;
+use crate::filter::ExtensionHeader;
 use crate::memory::View;
-use crate::offload::{Offload, checksum, network_header};
+use crate::offload::{IpPayload, Offload, checksum, network_header};
 use crate::slot::Slot;
 
 /// The offset of the presence word in the headroom.
@@ -92,23 +92,15 @@ impl Checksum {
     /// As [`of_frame`](Checksum::of_frame). Returns `None` for a fragment, another protocol, no checksum, or a frame
     /// that is cut off.
     fn of_whole_frame(frame: &[u8]) -> Option<Checksum> {
-        let (network, is_v4) = network_header(frame)?;
-        let word = |at: usize| frame.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| u16::from_be_bytes(*bytes));
-        let (protocol, transport, end, addresses) = if is_v4 {
+        if let Some((network, true)) = network_header(frame) {
             let transport = network + usize::from(frame[network] & 0xF) * 4;
             let header = frame.get(network..transport).filter(|header| header.len() >= 20)?;
             if checksum([header]) != 0 {
                 return Some(Checksum::Bad);
             }
-            (word(network + 6)? & 0x3FFF == 0).then_some(())?;
-            (header[9], transport, network + usize::from(word(network + 2)?), &header[12..20])
-        } else {
-            let addresses = frame.get(network + 8..network + 40)?;
-            let mut walk = ExtensionHeaders::new(frame, frame[network + 6], network + 40);
-            let is_fragment = walk.any(|header| header.is_fragment());
-            let (protocol, transport) = walk.transport().filter(|_| !is_fragment)?;
-            (protocol, transport, network + 40 + usize::from(word(network + 4)?), addresses)
-        };
+        }
+        let payload = IpPayload::of(frame, ExtensionHeader::is_fragment)?;
+        let IpPayload { protocol, transport, end, addresses, .. } = payload;
         let bytes = frame.get(transport..end)?;
         match protocol {
             6 if bytes.len() >= 20 => {}
@@ -116,7 +108,7 @@ impl Checksum {
             17 if bytes.len() >= 8 && bytes[6..8] != [0, 0] => {}
             _ => return None,
         }
-        let sum = checksum([addresses, &[0, protocol], &(bytes.len() as u16).to_be_bytes(), bytes]);
+        let sum = checksum([&frame[addresses], &[0, protocol], &(bytes.len() as u16).to_be_bytes(), bytes]);
         Some(if sum == 0 { Checksum::Good } else { Checksum::Bad })
     }
 }

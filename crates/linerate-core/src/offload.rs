@@ -8,7 +8,7 @@
 use std::num::NonZeroU16;
 use std::ops::Range;
 
-use crate::filter::ExtensionHeaders;
+use crate::filter::{ExtensionHeader, ExtensionHeaders};
 use crate::memory::View;
 use crate::slot::Slot;
 
@@ -74,22 +74,10 @@ impl Offload {
     /// assert_eq!(udp[40..42], [0xC8, 0xA1]);
     /// ```
     pub fn leave(first: &mut [u8], len: usize, size: Option<NonZeroU16>) -> Option<Offload> {
-        let (network, is_v4) = network_header(first)?;
-        let word = |at: usize| first.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| u16::from_be_bytes(*bytes));
-        let (protocol, transport, end, addresses) = if is_v4 {
-            let transport = network + usize::from(first[network] & 0xF) * 4;
-            (word(network + 6)? & 0x3FFF == 0).then_some(())?;
-            let end = network + usize::from(word(network + 2)?);
-            (*first.get(network + 9)?, transport, end, first.get(network + 12..network + 20)?)
-        } else {
-            const ROUTING: u8 = 43;
-            const FRAGMENT: u8 = 44;
-            let addresses = first.get(network + 8..network + 40)?;
-            let mut walk = ExtensionHeaders::new(first, first[network + 6], network + 40);
-            let is_other = walk.any(|header| [ROUTING, FRAGMENT].contains(&header.protocol));
-            let (protocol, transport) = walk.transport().filter(|_| !is_other)?;
-            (protocol, transport, network + 40 + usize::from(word(network + 4)?), addresses)
-        };
+        const ROUTING: u8 = 43;
+        const FRAGMENT: u8 = 44;
+        let is_other = |header: &ExtensionHeader| [ROUTING, FRAGMENT].contains(&header.protocol);
+        let IpPayload { is_v4, protocol, transport, end, addresses } = IpPayload::of(first, is_other)?;
         let (kind, place) = match (protocol, is_v4) {
             (6, true) => (1, 16),
             (6, false) => (4, 16),
@@ -100,7 +88,7 @@ impl Offload {
         let padding = if end < len && len <= 60 { first.get(end..len)? } else { &[] };
         let is_whole = end == len || !padding.is_empty() && padding.iter().all(|&byte| byte == 0) && size.is_none();
         let length = end.checked_sub(transport).filter(|length| is_whole && *length >= place + 2)? as u16;
-        let sum = !checksum([addresses, &[0, protocol], &length.to_be_bytes()]);
+        let sum = !checksum([&first[addresses], &[0, protocol], &length.to_be_bytes()]);
         first.get_mut(transport + place..)?.first_chunk_mut::<2>()?.copy_from_slice(&sum.to_be_bytes());
         let ([a, b], [c, d]) = (size.map_or(0, NonZeroU16::get).to_le_bytes(), (transport as u16).to_le_bytes());
         let kind = if size.is_some() { kind } else { 0 };
@@ -403,6 +391,40 @@ pub(crate) fn network_header(first: &[u8]) -> Option<(usize, bool)> {
         (0x0800, 4) => Some((network, true)),
         (0x86DD, 6) => Some((network, false)),
         _ => None,
+    }
+}
+
+/// The payload of the outermost IP packet of a frame.
+pub(crate) struct IpPayload {
+    /// The IP version is 4, otherwise 6.
+    pub is_v4: bool,
+    /// The protocol after the extension headers.
+    pub protocol: u8,
+    /// The offset of the protocol's header.
+    pub transport: usize,
+    /// The offset of the packet's end, by its own length.
+    pub end: usize,
+    /// The positions of both addresses.
+    pub addresses: Range<usize>,
+}
+
+impl IpPayload {
+    /// Finds the payload. Returns `None` for a fragment of IPv4, and if an extension header of IPv6 is `refused`.
+    pub fn of(frame: &[u8], refused: impl Fn(&ExtensionHeader) -> bool) -> Option<IpPayload> {
+        let (network, is_v4) = network_header(frame)?;
+        let word = |at: usize| frame.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| u16::from_be_bytes(*bytes));
+        let (addresses, length) = if is_v4 { (network + 12..network + 20, 2) } else { (network + 8..network + 40, 4) };
+        let (length, begin) = (usize::from(word(network + length)?), if is_v4 { network } else { network + 40 });
+        frame.get(addresses.clone())?;
+        let (protocol, transport) = if is_v4 {
+            let transport = network + usize::from(frame[network] & 0xF) * 4;
+            (word(network + 6)? & 0x3FFF == 0).then_some((frame[network + 9], transport))?
+        } else {
+            let mut walk = ExtensionHeaders::new(frame, frame[network + 6], begin);
+            let is_refused = walk.any(|header| refused(&header));
+            walk.transport().filter(|_| !is_refused)?
+        };
+        Some(IpPayload { is_v4, protocol, transport, end: begin + length, addresses })
     }
 }
 
