@@ -3,7 +3,8 @@
 use clap::Command;
 use linerate::KINDS;
 
-/// The commands' examples, those of a subcommand as `switch list`. Each line is a command, optionally followed by two spaces, a # and a description.
+/// The examples of each command; a subcommand has the name of its command in front. Each line is a command, optionally
+/// followed by two spaces, a # and a description.
 pub const EXAMPLES: &[(&str, &[&str])] = &[
     (
         "linerate",

@@ -116,7 +116,7 @@ fn checked_frame(payload: usize) -> Vec<u8> {
     frame
 }
 
-/// A card's verdicts on checksums are those of the software. A wrong checksum is a failure.
+/// A card and the software give the same verdicts on checksums. A wrong checksum is a failure.
 #[test]
 fn a_sink_verifies_checksums() {
     let folder = Folder::new("checksums");
