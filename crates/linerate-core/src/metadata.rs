@@ -99,7 +99,9 @@ impl Checksum {
                 return Some(Checksum::Bad);
             }
         }
-        let payload = IpPayload::of(frame, ExtensionHeader::is_fragment)?;
+        // A routing header with segments left: the sum covers another destination (RFC 8200, 8.1).
+        let is_routed = |header: &ExtensionHeader| header.protocol == 43 && frame.get(header.at + 3) != Some(&0);
+        let payload = IpPayload::of(frame, |header| header.is_fragment() || is_routed(header))?;
         let IpPayload { protocol, transport, end, addresses, .. } = payload;
         let bytes = frame.get(transport..end)?;
         match protocol {
@@ -239,4 +241,23 @@ impl Metadata {
 #[inline(always)]
 pub(crate) fn presence(notes: &[u8; View::NOTES]) -> u32 {
     u32::from_ne_bytes([0, 1, 2, 3].map(|n| notes[PRESENCE + n]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_routed_packet_is_not_verified() {
+        let mut udp = Vec::new();
+        let headers = etherparse::PacketBuilder::ethernet2([2; 6], [4; 6]).ipv6([1; 16], [2; 16], 9);
+        headers.udp(80, 4321).write(&mut udp, &[7; 100]).unwrap();
+        assert_eq!(Checksum::of_frame(&udp), Checksum::Good);
+        // A routing header before UDP's, with a number of segments left.
+        (udp[19], udp[20]) = (udp[19] + 8, 43);
+        for (left, verdict) in [(0, Checksum::Good), (1, Checksum::Unknown)] {
+            let routed = [&udp[..54], &[17, 0, 4, left, 0, 0, 0, 0], &udp[54..]].concat();
+            assert_eq!(Checksum::of_frame(&routed), verdict);
+        }
+    }
 }
