@@ -34,7 +34,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use self::channel::{Channel, Inherited, MOST_INTERFACES, Network, Reply, Setup, UserIds};
 use self::claim::Subnet;
-use self::network::RESOLV_CONF;
+use self::network::{Counters, RESOLV_CONF};
 use self::relay::{End, Relay, die_of, set_ignored};
 use self::uplink::Uplink;
 use crate::error::with_hint;
@@ -271,6 +271,8 @@ struct Session {
     child: Child,
     /// The interfaces, from outside.
     taps: Vec<OwnedFd>,
+    /// Unknown where `/proc` shows no processes.
+    counters: Option<Counters>,
 }
 
 impl Session {
@@ -309,7 +311,8 @@ impl Session {
             }
         };
         let relay = Relay::start(ours).map_err(failed("signalfd"))?;
-        Ok(Session { relay, child, taps })
+        let counters = Counters::of(child.id()).ok();
+        Ok(Session { relay, child, taps, counters })
     }
 
     /// Opens the ports, starts the command, and forwards packets until it ends.
@@ -346,14 +349,23 @@ impl Session {
             self.relay.start_command(network).map_err(|error| Error::system("sendmsg", error))?;
         }
         self.wait(&run);
-        let counts = place.verbose.then(|| run.ports.known_statistics().0);
+        let mut counts = place.verbose.then(|| run.ports.known_statistics().0);
         if run.threads.join() {
             say("linerate exec: a thread that forwards packets has panicked, which is a bug");
         }
         run.ports.cut_captures().iter().for_each(|failure| say(&format!("linerate exec: {failure}")));
-        for (name, count) in ports.iter().zip(counts.iter().flatten().skip(1).step_by(2)) {
-            let drops = serde_json::to_string(&crate::show::drops(&count.drops)).unwrap_or_default();
-            say(&format!("{name}: {} packets received, {} sent; dropped: {drops}", count.rx_packets, count.tx_packets));
+        for (n, (port, pair)) in ports.iter().zip(counts.iter_mut().flat_map(|counts| counts.chunks_mut(2))).enumerate()
+        {
+            let interface = format!("eth{n}");
+            let queue = self.counters.as_mut().and_then(|counters| counters.overflows(&interface));
+            if let Some(tap) = pair.first_mut() {
+                tap.drops.no_descriptor = queue.unwrap_or(tap.drops.no_descriptor);
+            }
+            for (name, count) in [&*interface, port].into_iter().zip(pair) {
+                let drops = serde_json::to_string(&crate::show::drops(&count.drops)).unwrap_or_default();
+                let (received, sent) = (count.rx_packets, count.tx_packets);
+                say(&format!("{name}: {received} packets received, {sent} sent; dropped: {drops}"));
+            }
         }
         Ok(())
     }

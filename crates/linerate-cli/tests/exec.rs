@@ -612,6 +612,36 @@ fn the_link_of_a_command_is_recorded_and_repeated() {
     assert!(said.contains("/mnt/full.csv: the recording ends here: No space left on device"), "{said}");
 }
 
+/// Packets that the command sends faster than they are forwarded are counted; the queue holds thousands.
+#[test]
+fn packets_that_overflow_the_interface_are_counted() {
+    let user = Unprivileged::new("overflow");
+    let send = r#"import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+print("ready", flush=True); input()
+for _ in range(12000): s.sendto(b"x", ("10.9.0.255", 9))
+print("sent", flush=True); input()"#;
+    let mut exec = user.exec("null:", "--address 10.9.0.1/24 --verbose", &["/usr/bin/python3", "-c", send]);
+    let mut run = Process::with_input(&mut exec, Stdio::piped());
+    run.await_output("ready");
+    run.pause(true);
+    let mut input = run.child.stdin.take().unwrap();
+    input.write_all(b"\n").unwrap();
+    run.await_output("sent");
+    run.pause(false);
+    input.write_all(b"\n").unwrap();
+    let (status, _, said) = run.end();
+    assert!(status.success(), "{said}");
+    let after = |text: &str| {
+        let digits = said.rsplit_once(text).map(|(_, after)| after).unwrap_or_else(|| panic!("no {text}: {said}"));
+        digits.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse::<u64>().unwrap()
+    };
+    let (received, dropped) = (after("eth0: "), after("\"no_descriptor\":"));
+    // Linux itself sends a few packets, too.
+    assert!(received >= 10_000 && dropped >= 1_900 && received + dropped >= 12_000, "{said}");
+}
+
 /// A setting that prevents namespaces or interfaces is named, with the command that changes it.
 #[test]
 fn what_prevents_it_is_named() {

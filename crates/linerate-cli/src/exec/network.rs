@@ -1,13 +1,15 @@
 //! The network of the namespace: addresses, routes (rtnetlink(7)) and name servers.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
+use linerate::Error;
 use linerate::kernel::Interface;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
@@ -141,13 +143,48 @@ pub fn show_interfaces() -> io::Result<()> {
     Ok(shown?)
 }
 
-/// Sets an interface up.
+/// The length of the queue between the command and the port, in packets. The command's TCP does not notice that packets
+/// wait there, and sends its whole window; with TAP's own length of 500, a part of it was dropped.
+const QUEUE: u32 = 10_000;
+
+/// Not by an ioctl, which needs a capability in the machine's user namespace.
+fn set_queue_length(index: u32) -> io::Result<()> {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.attributes = vec![LinkAttribute::TxQueueLen(QUEUE)];
+    request(RouteNetlinkMessage::SetLink(message))
+}
+
+/// Sets an interface up; one with an MTU is a TAP.
 pub fn set_up(name: &str, mtu: Option<usize>) -> linerate::Result<()> {
     let interface = Interface::open(name)?;
-    mtu.map_or(Ok(()), |mtu| interface.set_mtu(mtu))?;
+    if let Some(mtu) = mtu {
+        interface.set_mtu(mtu)?;
+        set_queue_length(interface.index()).map_err(|error| Error::system("setting txqueuelen", error))?;
+    }
     // Without IPv6's search for duplicates, which lasts a second; fails without IPv6, or in a container.
     let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{name}/accept_dad"), "0");
     interface.set_up()
+}
+
+/// The counters of the interfaces in another process's network namespace, also after its end.
+pub struct Counters(File);
+
+impl Counters {
+    /// Opens those of a process.
+    pub fn of(pid: u32) -> io::Result<Counters> {
+        File::open(format!("/proc/{pid}/net/dev")).map(Counters)
+    }
+
+    /// Returns the packets that the command has sent on an interface and that were dropped, as the queue was full.
+    pub fn overflows(&mut self, interface: &str) -> Option<u64> {
+        /// The number of the column of dropped packets that were sent.
+        const TX_DROPPED: usize = 11;
+        let mut table = String::new();
+        self.0.rewind().and_then(|()| self.0.read_to_string(&mut table)).ok()?;
+        let row = table.lines().find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'))?;
+        row.split_whitespace().nth(TX_DROPPED)?.parse().ok()
+    }
 }
 
 /// The number of TCP connections of this network namespace with data that the peer has not confirmed, though their
