@@ -1,10 +1,10 @@
 //! Runs in a guest and tests a card's control functions. Counts frames by their destination, first in promiscuous mode,
 //! then for the card's own address and broadcast only, then for a custom address. Then resets the card and counts once
-//! more.
+//! more. If the card has a clock, notes the times of a sent frame and of a received one.
 
 use std::time::{Duration, Instant};
 
-use linerate::port::{Link, MacAddress, RxQueue};
+use linerate::port::{Clock, Link, MacAddress, Port, RxQueue};
 use linerate::{Batch, Error};
 
 fn main() {
@@ -36,6 +36,34 @@ fn run(address: &str) -> Result<(), Error> {
     }
     port.set_promiscuous(true)?;
     count("after a reset", &mut rx);
+    match port.clock() {
+        Ok(clock) => note_times(&mut port, &clock, &mut rx),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Checks the times of a sent frame, and of a received Sync of IEEE 1588: they are between two readings of the clock.
+fn note_times(port: &mut Port, clock: &Clock, rx: &mut RxQueue) -> Result<(), Error> {
+    let (mut tx, mut batch, start) = (port.tx(0)?, Batch::new(), Instant::now());
+    let before = clock.now()?;
+    batch.push(port.pool(), &[7; 60]);
+    batch.packets().for_each(|mut packet| packet.request_timestamp());
+    tx.send_all(&mut batch, Duration::from_secs(30));
+    let sent = loop {
+        match clock.sent()? {
+            Some(time) => break Some(time),
+            None if start.elapsed() > Duration::from_secs(30) => break None,
+            None => std::thread::yield_now(),
+        }
+    };
+    let between = clock.now()?;
+    println!("sent at {sent:?}: {}", sent.is_some_and(|time| (before..=between).contains(&time)));
+    println!("ready: time");
+    let start = Instant::now();
+    while rx.recv(&mut batch) == 0 && start.elapsed() < Duration::from_secs(30) {}
+    let received = batch.packets().next().and_then(|packet| packet.timestamp());
+    let range = between..=clock.now()?;
+    println!("received at {received:?}: {}", received.is_some_and(|time| range.contains(&time)));
     Ok(())
 }
 

@@ -62,10 +62,11 @@ pub fn check_forwarded_chains(guest: &mut Guest, a: &Wire, b: &Wire) {
 
 /// Checks address filters, a custom address, promiscuous mode and a reset on the first card.
 #[track_caller]
-pub fn check_control(guest: &mut Guest, a: &Wire) {
+pub fn check_control(guest: &mut Guest, a: &Wire, has_clock: bool) {
     let own = [0x52, 0x54, 0, 0, 0, 0];
     let other = [2, 0, 0, 0, 0, 0x77];
-    let program = guest.start(&format!("control {A}"));
+    let metadata = if has_clock { "?metadata=on" } else { "" };
+    let program = guest.start(&format!("control '{A}{metadata}'"));
     for what in ["promiscuous", "own address", "another address", "after a reset"] {
         guest.wait_for(&program, &format!("ready: {what}"));
         for (number, mac) in [(1, own), (2, other), (3, [4, 0, 0, 0, 0, 1]), (0xFF, [0xFF; 6])] {
@@ -75,7 +76,18 @@ pub fn check_control(guest: &mut Guest, a: &Wire) {
             a.send(&frame);
         }
     }
+    if has_clock {
+        guest.wait_for(&program, "ready: time");
+        // Sync, of version 2.
+        let mut frame = [0; 60];
+        frame[..16].copy_from_slice(&[0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 2, 0, 0, 0, 0, 1, 0x88, 0xF7, 0, 2]);
+        a.send(&frame);
+    }
     let output = guest.wait(program).output;
+    for what in ["sent at Some(", "received at Some("].iter().filter(|_| has_clock) {
+        let is_right = |line: &str| line.starts_with(what) && line.ends_with("): true");
+        assert!(output.lines().any(is_right), "{what} with a right time is not in:\n{output}");
+    }
     for line in [
         "address 52:54:00:00:00:00",
         "promiscuous: [01, 02, 03, ff]",

@@ -5,10 +5,12 @@
 //! measure (`ends`): frames are stamped in software, before they are sent at the first and after they are received at
 //! the second.
 //!
-//! - `ends`: the ports of the paths; `direction`: their frames; `times`: the results
+//! - `ends`: the ports of the paths; `direction`: their frames; `probes`: frames whose times the cards note; `times`:
+//!   the results
 
 mod direction;
 mod ends;
+mod probes;
 mod times;
 
 use std::cell::Cell;
@@ -17,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use linerate::Error;
 use linerate::capture::Output;
 use linerate::port::PortName;
@@ -56,6 +58,13 @@ impl Mode for Loaded {
     }
 }
 
+/// Whose clock times the frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Stamps {
+    Program,
+    Card,
+}
+
 /// Options of the load.
 #[derive(Args, Clone)]
 pub struct Load {
@@ -68,6 +77,9 @@ pub struct Load {
     /// Time one in this many frames
     #[arg(long, default_value_t = 1, value_parser = whole::<u64>(1, 1_000_000_000))]
     pub every: u64,
+    /// Whose clock times the frames: the program's, or those of both cards, which see no delay of the program
+    #[arg(long, value_enum, default_value = "program")]
+    pub stamps: Stamps,
     /// Write the latencies to this file, as HdrHistogram's percentile distribution in microseconds; several rates are
     /// written to one file each, with the rate's number before the file's extension
     #[arg(long, value_name = "FILE")]
@@ -91,8 +103,8 @@ pub struct Load {
 impl Load {
     /// Creates a load without options, for [`measure`]: it prints nothing, and times one of `every` frames.
     pub fn quiet(size: u16, every: u64, path: PathOptions, streams: Vec<Stream>) -> Load {
-        let (rate, histogram, plot, is_quiet, count) = (Vec::new(), None, None, true, None);
-        Load { rate, size, every, histogram, plot, path, streams, is_quiet, count }
+        let (rate, stamps, histogram, plot, is_quiet, count) = (Vec::new(), Stamps::Program, None, None, true, None);
+        Load { rate, size, every, stamps, histogram, plot, path, streams, is_quiet, count }
     }
 
     /// Returns the streams with their sizes.
@@ -345,6 +357,9 @@ struct Sample {
 }
 
 fn through_a_forwarder([a, b]: [&str; 2], rate: Rate, load: &Load, options: &RunOptions) -> Result<Sample, Error> {
+    if load.stamps == Stamps::Card {
+        usage("--stamps card is for two ports with a path between them: wires of models note the times themselves");
+    }
     if let Some(option) = load.path.any() {
         usage(&format!("{option} is for two ports with a path between them: give both models a wire"));
     }

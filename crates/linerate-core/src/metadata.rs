@@ -24,6 +24,8 @@ const LEN: usize = View::NOTES - PRESENCE;
 pub(crate) const HAS_TIME: u32 = 1 << 0;
 const HAS_HASH: u32 = 1 << 1;
 const HAS_KIND: u32 = 1 << 2;
+/// The program requests the time at which the packet leaves.
+const WANTS_TIME: u32 = 1 << 3;
 /// The shift of the checksum's verdict, 2 bits.
 const CHECKSUM_SHIFT: u32 = 8;
 /// The shift of the fields that the hash covers, 4 bits.
@@ -193,6 +195,18 @@ impl Metadata {
         let time = if first.is_described() { presence(&view.notes(first)) & HAS_TIME } else { 0 };
         first.set_described();
         view.note(first, PRESENCE, &self.to_bytes(time));
+    }
+
+    /// Notes that the card is to note when the packet with this first slot leaves.
+    pub(crate) fn request_time(first: &mut Slot, view: View<'_>) {
+        let presence = if first.is_described() { presence(&view.notes(first)) } else { 0 };
+        first.set_described();
+        view.note(first, PRESENCE, &(presence | WANTS_TIME).to_ne_bytes());
+    }
+
+    /// Returns whether the card is to note when the packet with this first slot leaves.
+    pub fn wants_time(first: &Slot, view: View<'_>) -> bool {
+        first.is_described() && presence(&view.notes(first)) & WANTS_TIME != 0
     }
 
     /// Returns the metadata of the packet with this first slot.

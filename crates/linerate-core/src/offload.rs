@@ -14,7 +14,7 @@ use crate::slot::Slot;
 
 /// The first 10 bytes of VirtIO's header: flags, segmentation type, length of the headers, segment size, start of the
 /// checksummed bytes, and the offset of the checksum field from there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload(pub [u8; Offload::LEN]);
 
 /// The pending segmentation of a packet.

@@ -119,13 +119,17 @@ fn split(slots: &mut [Slot]) -> (&mut [Slot], &mut [Slot]) {
 const STAMP: usize = ORIGIN + Origin::LEN;
 const ORIGIN: usize = Offload::LEN;
 
-/// Where a packet with a timestamp was captured.
+/// Where a packet with a timestamp was captured, and by whose clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
-    /// At the port, complete.
+    /// At the port, complete. The program's driver has noted the time.
     #[default]
     Port,
-    /// At this interface of a port on several: the kernel's index.
+    /// At the port, complete. The kernel has noted the time.
+    Kernel,
+    /// At the port, complete. The card has noted the time with its [clock](crate::port::Clock).
+    Card,
+    /// At this interface of a port on several: the kernel's index. The kernel has noted the time.
     Interface(u32),
     /// In a capture file.
     File {
@@ -164,6 +168,8 @@ impl Origin {
             Origin::Port => (0, 0, 0),
             Origin::Interface(index) => (1, 0, index),
             Origin::File { original_len, padding } => (2, padding, original_len),
+            Origin::Kernel => (3, 0, 0),
+            Origin::Card => (4, 0, 0),
         };
         let [a, b, c, d] = number.to_ne_bytes();
         [kind, padding, a, b, c, d]
@@ -174,6 +180,8 @@ impl Origin {
         match kind {
             1 => Origin::Interface(number),
             2 => Origin::File { original_len: number, padding },
+            3 => Origin::Kernel,
+            4 => Origin::Card,
             _ => Origin::Port,
         }
     }
@@ -679,9 +687,31 @@ impl Packet<'_> {
         Ok(())
     }
 
+    /// Requests that the card notes when the packet leaves: [`Clock::sent`](crate::port::Clock::sent) returns the time.
+    /// A port without a clock, or with segments to cut, notes nothing.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let ([port], mut batch) = (linerate::open(["null:"])?, linerate::Batch::new());
+    /// batch.push(port.pool(), &[7; 60]);
+    /// batch.packets().next().unwrap().request_timestamp();
+    /// # Ok(()) }
+    /// ```
+    pub fn request_timestamp(&mut self) {
+        let (is_left, view) = (self.offload().is_some(), self.view);
+        let Some(first) = self.slots.first_mut() else { return };
+        if !is_left {
+            // A queue reads only the notes of packets with this flag.
+            Offload::default().note(first, view);
+        }
+        Metadata::request_time(first, view);
+    }
+
     #[cold]
     fn finish_checksum(&mut self) -> Result<()> {
         match self.offload() {
+            // Only a timestamp is requested.
+            Some(offload) if !offload.is_needed() => Ok(()),
             Some(offload) if !offload.finish(self.slots, self.view) => {
                 Err(Error::new(ErrorKind::Unfinished, "", "the packet must be segmented first")
                     .with_remedy(Remedy::Step("open the port without offloads".into())))
@@ -690,8 +720,8 @@ impl Packet<'_> {
         }
     }
 
-    /// Returns the arrival time in nanoseconds since 1970 (system time), if the port was opened with timestamps
-    /// (`?timestamps=on`).
+    /// Returns the arrival time in nanoseconds since 1970, if the port was opened with timestamps (`?timestamps=on`):
+    /// system time, or the time of a card's clock if [`origin`](Packet::origin) is [`Origin::Card`].
     ///
     /// ```
     /// # fn main() -> linerate::Result<()> {

@@ -61,6 +61,22 @@ registers! {
     TDT        0x0E018 [16 x 0x40] RW "8.12.10" "Transmit Descriptor Tail";
     TXDCTL     0x0E028 [16 x 0x40] RW "8.12.11" "Transmit Descriptor Control" { PTHRESH_SHIFT = 0, HTHRESH_SHIFT = 8, WTHRESH_SHIFT = 16, ENABLE = 1 << 25 };
 
+    // 8.11 Filters
+    ETQF       0x05CB0 [8 x 4] RW "8.11" "EType Queue Filter" { ENABLE = 1 << 26, TIME_STAMP = 1 << 30 };
+
+    // 8.16 Time sync
+    TSYNCRXCFG 0x05F50 RW "8.16" "Time Sync Rx Configuration" { MESSAGE_SHIFT = 8 };
+    SYSTIML    0x0B600 RW "8.16" "System Time Low";
+    SYSTIMH    0x0B604 RW "8.16" "System Time High";
+    TIMINCA    0x0B608 RW "8.16" "Increment Attributes" { PERIOD_SHIFT = 24 };
+    TSYNCTXCTL 0x0B614 RW "8.16" "Tx Time Sync Control" { VALID = 1 << 0, ENABLE = 1 << 4 };
+    TXSTMPL    0x0B618 RO "8.16" "Tx Timestamp Low";
+    TXSTMPH    0x0B61C RO "8.16" "Tx Timestamp High";
+    TSYNCRXCTL 0x0B620 RW "8.16" "Rx Time Sync Control" { VALID = 1 << 0, TYPE_EVENTS = 5 << 1, ENABLE = 1 << 4 };
+    RXSTMPL    0x0B624 RO "8.16" "Rx Timestamp Low";
+    RXSTMPH    0x0B628 RO "8.16" "Rx Timestamp High";
+    RXSATRH    0x0B630 RO "8.16" "Rx Timestamp Attributes High";
+
     // 8.18 Statistics: 32 bits, cleared by reading
     CRCERRS    0x04000 RC "8.18.1" "CRC Error Count";
     RXERRC     0x0400C RC "8.18.4" "Receive Error Count";

@@ -137,7 +137,7 @@ registers! {
     SDPQF       0x0E400 [128 x 4] RW "8.2.3.7.18" "Source Destination Port Queue Filter";
     FTQF        0x0E600 [128 x 4] RW "8.2.3.7.19" "Five Tuple Queue Filter" { PRIORITY_SHIFT = 2, SOURCE = 1 << 25, DESTINATION = 1 << 26, SOURCE_PORT = 1 << 27, DESTINATION_PORT = 1 << 28, PROTOCOL = 1 << 29, POOL = 1 << 30, ENABLE = 1 << 31 };
     SYNQF       0x0EC30 RW "8.2.3.7.20" "SYN Packet Queue Filter" { ENABLE = 1 << 0, QUEUE_SHIFT = 1, PRIORITY = 1 << 31 };
-    ETQF        0x05128 [8 x 4] RW "8.2.3.7.21" "EType Queue Filter" { ENABLE = 1 << 31 };
+    ETQF        0x05128 [8 x 4] RW "8.2.3.7.21" "EType Queue Filter" { TIME_STAMP = 1 << 30, ENABLE = 1 << 31 };
     ETQS        0x0EC00 [8 x 4] RW "8.2.3.7.22" "EType Queue Select" { QUEUE_SHIFT = 16, ENABLE = 1 << 31 };
 
     // 8.2.3.7.23 on: flow director
@@ -393,7 +393,7 @@ registers! {
     MFVAL       0x05824 RW "8.2.3.25.5" "Manageability Filters Valid";
 
     // 8.2.3.26 Time sync
-    TSYNCRXCTL  0x05188 RW "8.2.3.26.1" "Rx Time Sync Control" { VALID = 1 << 0, TYPE_SHIFT = 1, ENABLE = 1 << 4 };
+    TSYNCRXCTL  0x05188 RW "8.2.3.26.1" "Rx Time Sync Control" { VALID = 1 << 0, TYPE_SHIFT = 1, TYPE_EVENTS = 5 << 1, ENABLE = 1 << 4 };
     RXSTMPL     0x051E8 RO "8.2.3.26.2" "Rx Timestamp Low";
     RXSTMPH     0x051A4 RO "8.2.3.26.3" "Rx Timestamp High";
     RXSATRL     0x051A0 RO "8.2.3.26.4" "Rx Timestamp Attributes Low";

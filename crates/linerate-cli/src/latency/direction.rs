@@ -8,9 +8,10 @@ use std::time::Instant;
 use linerate::Batch;
 use linerate::memory::Pool;
 use linerate::port::{RxQueue, TxQueue};
-use linerate::traffic::{Checker, Latency, Pacer, Rate, Report};
+use linerate::traffic::{Checker, FrameTime, Latency, Pacer, Rate, Report};
 
 use super::Load;
+use super::probes::Probes;
 use super::times::{Counts, Delays, Pause};
 use crate::generate::Mix;
 use crate::host::Responder;
@@ -48,8 +49,10 @@ impl Direction {
         rate: Option<Rate>,
         (load, batch): (&Load, usize),
         (pool, end): (Arc<Pool>, End),
+        probes: Option<Arc<Probes>>,
     ) -> (Direction, Sender, Receiver) {
-        let (timer, sent, arrivals) = (Timer::new(load.every), Arc::default(), Arc::default());
+        let timer = Timer { probes: probes.clone(), ..Timer::new(if probes.is_some() { 1 } else { load.every }) };
+        let (sent, arrivals) = (Arc::default(), Arc::default());
         let known = mix.first_frames().iter().fold(Checker::default(), |checker, frame| checker.with_headers_of(frame));
         let receiver = Receiver {
             batch: Batch::with_capacity(batch),
@@ -57,6 +60,7 @@ impl Direction {
             latency: timer.latency.clone(),
             arrivals: Arc::clone(&arrivals),
             arrived: 0,
+            probes: probes.clone(),
         };
         let sender = Sender {
             pacer: rate.map(|rate| Pacer::new(rate, mix.mean_len())),
@@ -67,6 +71,7 @@ impl Direction {
             left: load.count.unwrap_or(u64::MAX),
             sent: Arc::clone(&sent),
             end,
+            probes: probes.map(|probes| (probes, Batch::new())),
         };
         (Direction { from, timer, sent, arrivals, in_time: Default::default() }, sender, receiver)
     }
@@ -108,6 +113,7 @@ impl Direction {
             duplicated: report.duplicated,
             unstamped: report.foreign,
             misdelivered: report.misdelivered,
+            probes: self.timer.probes.as_ref().map(|probes| probes.counts()),
             delays: self.timer.into_delays(),
             pause,
         }
@@ -122,6 +128,8 @@ fn arrived(report: &Report) -> u64 {
 /// Times frames, and collects their latencies while they arrive.
 pub struct Timer {
     pub latency: Arc<Latency>,
+    /// The cards' times, which replace the program's.
+    probes: Option<Arc<Probes>>,
     delays: Delays,
     is_warm: bool,
 }
@@ -129,14 +137,14 @@ pub struct Timer {
 impl Timer {
     /// Times one of `every` frames of each flow.
     pub fn new(every: u64) -> Timer {
-        Timer { latency: Latency::new(every), delays: Delays::new(every), is_warm: false }
+        Timer { latency: Latency::new(every), probes: None, delays: Delays::new(every), is_warm: false }
     }
 
     /// Collects the latencies since the last call. Discards those up to the first check, as frames waited while the
     /// threads started.
     pub fn see(&mut self, moment: &Moment) {
         if moment.moved.packets > 0 {
-            let times = self.latency.take();
+            let times = self.take();
             if std::mem::replace(&mut self.is_warm, true) {
                 times.into_iter().for_each(|time| self.delays.add(time));
             }
@@ -145,8 +153,12 @@ impl Timer {
 
     /// Returns all latencies, after the run's end.
     pub fn into_delays(mut self) -> Delays {
-        self.latency.take().into_iter().for_each(|time| self.delays.add(time));
+        self.take().into_iter().for_each(|time| self.delays.add(time));
         self.delays
+    }
+
+    fn take(&self) -> Vec<FrameTime> {
+        self.probes.as_ref().map_or_else(|| self.latency.take(), |probes| probes.take())
     }
 }
 
@@ -158,6 +170,7 @@ pub struct Receiver {
     arrivals: Arc<Mutex<Arrivals>>,
     /// The frames of this direction that have arrived.
     arrived: u64,
+    probes: Option<Arc<Probes>>,
 }
 
 impl Receiver {
@@ -166,8 +179,11 @@ impl Receiver {
         rx.recv(&mut self.batch);
         let mut packets = 0;
         for packet in self.batch.packets() {
-            self.latency.record_arrival(&packet);
             packets += 1;
+            if self.probes.as_ref().is_some_and(|probes| probes.takes(&packet)) {
+                continue;
+            }
+            self.latency.record_arrival(&packet);
             let is_learning = packet.get(12..14) == Some(&LEARNING);
             if !is_learning && !responder.as_mut().is_some_and(|responder| responder.answers(&packet)) {
                 self.checker.check(&packet);
@@ -201,11 +217,16 @@ pub struct Sender {
     left: u64,
     sent: Arc<AtomicU64>,
     end: End,
+    probes: Option<(Arc<Probes>, Batch)>,
 }
 
 impl Sender {
     pub fn turn(&mut self, tx: &mut TxQueue) {
-        let Sender { mix, pacer, latency, pool, batch, left, sent, end } = self;
+        let Sender { mix, pacer, latency, pool, batch, left, sent, end, probes } = self;
+        // An error is that of a card that is gone, which the run reports itself.
+        if let Some((probes, batch)) = probes.as_mut().filter(|_| batch.is_empty() && !end.is_reached()) {
+            let _ = probes.turn(pool, batch, tx);
+        }
         // Count frames before sending them, and before checking for the end again: once all counted frames have arrived
         // after the end, no others will be sent.
         if end.is_reached() {

@@ -13,15 +13,16 @@ use linerate::traffic::{Rate, Template};
 use linerate::{Batch, Error};
 
 use super::direction::{Direction, LEARNING, Receiver, Sender};
+use super::probes::{EVENTS, PTP, Probes, SYNC};
 use super::times::Counts;
-use super::{Load, Loaded, Sample};
+use super::{Load, Loaded, Sample, Stamps};
 use crate::generate::{Mix, Stream};
 use crate::grammar::usage;
 use crate::host::{HostOptions, Responder};
 use crate::line_rate::{beyond_line, possible};
 use crate::options::{LONGEST_MTU, RunOptions};
 use crate::run::{Moment, Outcome, Run};
-use crate::wire::wire_of;
+use crate::wire::{wire_of, with_option};
 
 /// Measures one load. Each two ports are a pair.
 pub(super) fn measure(
@@ -44,7 +45,15 @@ pub(super) fn measure(
     let longest = streams.iter().filter_map(|stream| Some(stream.size.as_ref()?.largest())).max().unwrap_or_default();
     let mtu = options.mtu.max(longest.saturating_sub(18).min(LONGEST_MTU));
     let options = &RunOptions { mtu, ..options.clone() };
-    let mut run = Run::open(&Loaded, names, None, options)?;
+    let is_by_card = load.stamps == Stamps::Card;
+    // Without metadata, a card does not note the times of received frames.
+    let noting: Vec<String> = names.iter().map(|name| with_option(name, "metadata=on")).collect();
+    let noting: Vec<&str> = noting.iter().map(String::as_str).collect();
+    if let Some(n) = noting.iter().position(|name| is_by_card && linerate::parse(name).is_err()) {
+        usage(&format!("{}: --stamps card is for cards with a clock: 82599, X540, X550, 82576 and sim:", names[n]));
+    }
+    let mut run = Run::open(&Loaded, if is_by_card { &noting } else { names }, None, options)?;
+    let clocks = run.ports.devices.iter().filter(|_| is_by_card).map(Port::clock).collect::<Result<Vec<_>, _>>()?;
     let answered = run.threads.answered.clone();
     let (hosts, is_learned) = (load.path.host.of_ports(names.len()), names.len() > 2 || load.path.both);
     let mut ends = Vec::new();
@@ -58,7 +67,7 @@ pub(super) fn measure(
         }
         ends.push(end);
     }
-    let addresses: Vec<_> = ends.iter().map(|end| end.host.first_address()).collect();
+    let addresses: Vec<_> = ends.iter().map(|end| Some((end.host.first_address()?, end.mac))).collect();
     let mut senders: Vec<Option<Sender>> = names.iter().map(|_| None).collect();
     let mut receivers: Vec<Option<Receiver>> = names.iter().map(|_| None).collect();
     // Packets per second of all senders, and the most that their lines carry of it.
@@ -68,6 +77,8 @@ pub(super) fn measure(
         let other = n ^ 1;
         let macs = (is_learned && !end.host.is_host()).then(|| [mac_of(n), mac_of(other)]);
         let mix = end.mix(&streams, &mut flows, addresses[other], macs)?;
+        let frame = if is_by_card { Some(end.probe(&mix, addresses[other])?) } else { None };
+        let probes = frame.map(|frame| Probes::new(frame, [n, other].map(|port| clocks[port].clone())));
         let (longest, room) = (mix.longest(), end.pool.region().room());
         if longest > room {
             usage(&format!("the longest frame has {longest} bytes, and a packet here at most {room}"));
@@ -85,6 +96,7 @@ pub(super) fn measure(
             possible,
             (load, options.batch.packets()),
             (end.pool.clone(), run.clock.thread_end()),
+            probes,
         );
         (senders[n], receivers[other]) = (Some(sender), Some(receiver));
         directions.push(direction);
@@ -192,7 +204,7 @@ impl EndOfPath {
         &mut self,
         streams: &[Stream],
         flows: &mut Range<u16>,
-        other: Option<IpAddr>,
+        other: Option<(IpAddr, MacAddress)>,
         macs: Option<[MacAddress; 2]>,
     ) -> Result<Mix, Error> {
         *flows = flows.end..flows.end;
@@ -200,7 +212,7 @@ impl EndOfPath {
         for (number, stream) in streams.iter().enumerate() {
             let (mut stream, label) = (stream.clone(), stream.label(number));
             if self.host.is_host() {
-                stream.set_addresses(&self.host, other);
+                stream.set_addresses(&self.host, other.map(|(address, _)| address));
             } else if let Some([own, other]) = macs {
                 stream.set_macs(own, other)?;
             }
@@ -220,12 +232,31 @@ impl EndOfPath {
         Ok(Mix::new(sources))
     }
 
+    /// Returns a frame for [`Probes`]: over UDP from and to hosts, otherwise over Ethernet with the addresses of `mix`.
+    fn probe(&mut self, mix: &Mix, other: Option<(IpAddr, MacAddress)>) -> Result<Vec<u8>, Error> {
+        let template = match (self.host.is_host(), mix.first_frames().first().map(Vec::as_slice)) {
+            (false, Some([a, b, c, d, e, f, g, h, i, j, k, l, ..])) => {
+                let [to, from] = [[*a, *b, *c, *d, *e, *f], [*g, *h, *i, *j, *k, *l]].map(MacAddress);
+                format!("eth(dst={to},src={from},type={PTP})/payload({SYNC},fill=0)").parse()?
+            }
+            _ => {
+                let ip = if self.host.is_ipv6() { "ip6" } else { "ip" };
+                let text = format!("eth/{ip}/udp(sport={EVENTS},dport={EVENTS})/payload({SYNC},fill=0)");
+                self.addressed(text.parse()?, other)?
+            }
+        };
+        let mut frames = template.frames()?;
+        let mut frame = vec![0; frames.next_len()];
+        frames.fill(&mut frame);
+        Ok(frame)
+    }
+
     /// Completes the frames' addresses, which the text may leave out: those of both ports, and the next hop's MAC
     /// address.
-    fn addressed(&mut self, packet: Template, other: Option<IpAddr>) -> Result<Template, Error> {
+    fn addressed(&mut self, packet: Template, other: Option<(IpAddr, MacAddress)>) -> Result<Template, Error> {
         let packet = match other {
-            Some(other) => {
-                packet.with_default(if other.is_ipv4() { "ip" } else { "ip6" }, "dst", &other.to_string())?
+            Some((address, _)) => {
+                packet.with_default(if address.is_ipv4() { "ip" } else { "ip6" }, "dst", &address.to_string())?
             }
             None => packet,
         };
@@ -233,7 +264,11 @@ impl EndOfPath {
         let (Some(responder), Some(rx), Some(tx)) = (&mut self.responder, &mut self.rx, &mut self.tx) else {
             return Ok(packet);
         };
-        let resolve = |next_hop| responder.resolve(next_hop, &self.name, tx, std::slice::from_mut(rx));
+        let resolve = |next_hop| match other {
+            // In the same network; it does not answer yet.
+            Some((address, mac)) if address == next_hop => Ok(mac.0),
+            _ => responder.resolve(next_hop, &self.name, tx, std::slice::from_mut(rx)),
+        };
         self.host.with_next_hop(packet, self.mac, resolve)
     }
 }

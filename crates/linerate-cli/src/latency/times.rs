@@ -4,6 +4,7 @@ use hdrhistogram::Histogram;
 use linerate::traffic::{Changes, FrameTime};
 use serde_json::{Map, Value, json};
 
+use super::probes::ProbeCounts;
 use crate::processors::Use;
 use crate::quantiles::{microseconds, quantile, row};
 use crate::rates::per_second;
@@ -112,6 +113,8 @@ pub struct Counts {
     pub duplicated: u64,
     pub unstamped: u64,
     pub misdelivered: u64,
+    /// The frames whose times the cards have noted, if they were asked to.
+    pub probes: Option<ProbeCounts>,
     pub delays: Delays,
     /// The longest time without an arrival in one of the directions, in nanoseconds, and whether packets arrived again.
     pub pause: Option<Pause>,
@@ -137,6 +140,7 @@ impl Counts {
             duplicated: 0,
             unstamped: 0,
             misdelivered: 0,
+            probes: None,
             delays: Delays::new(every),
             pause: None,
         }
@@ -153,6 +157,9 @@ impl Counts {
         self.duplicated += other.duplicated;
         self.unstamped += other.unstamped;
         self.misdelivered += other.misdelivered;
+        if let Some(probes) = other.probes {
+            self.probes.get_or_insert_default().add(probes);
+        }
         self.delays.add_all(&other.delays);
         self.pause = self.pause.max(other.pause);
     }
@@ -174,7 +181,7 @@ impl Counts {
         let [sent, arrived] = [self.sent, self.arrived].map(|packets| packets as f64 / seconds / 1e6);
         let fields: Map<String, Value> =
             self.changed.fields().map(|(field, frames)| (field.name().into(), frames.into())).collect();
-        let Value::Object(json) = json!({
+        let Value::Object(mut json) = json!({
             "offered_mpps": sent, "arrived_mpps": arrived, "sent": self.sent, "arrived": self.arrived,
             "after_end": {"sent": self.after[0], "arrived": self.after[1]},
             "lost": self.lost, "corrupted": self.corrupted,
@@ -185,6 +192,10 @@ impl Counts {
         }) else {
             unreachable!("it is an object")
         };
+        if let Some(ProbeCounts { sent, lost, unnoted, error }) = self.probes {
+            let probes = json!({"sent": sent, "lost": lost, "unnoted": unnoted, "clock_error_ns": error});
+            json.insert("by_card".to_string(), probes);
+        }
         json
     }
 
@@ -280,6 +291,11 @@ impl Times {
             let signed = |time: f64| format!("{}{}", if time < 0.0 { "-" } else { "" }, in_words(time.abs() / 1e9));
             let [pdv, least, median, most] = [pdv as f64, least, median, most].map(signed);
             lines += &format!("   PDV {pdv}; IPDV from {least} to {most}, median {median}\n");
+        }
+        if let Some(ProbeCounts { sent, lost, unnoted, error }) = self.sum.probes {
+            lines += &format!(
+                "   timed by the cards: {sent} frames, {lost} lost, {unnoted} not noted; clocks compared to {error} ns\n"
+            );
         }
         lines
     }

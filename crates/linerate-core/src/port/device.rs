@@ -7,7 +7,9 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::{Action, CaptureCounts, Link, MacAddress, PortClass, QueueStatistics, Rss, Rule, RuleId, Statistics};
+use super::{
+    Action, CaptureCounts, Clock, Link, MacAddress, PortClass, QueueStatistics, Rss, Rule, RuleId, Statistics,
+};
 use crate::batch::Batch;
 use crate::error::{Error, Result};
 use crate::filter::Filter;
@@ -141,6 +143,14 @@ pub trait Device: Send {
     /// Returns the port's rules, in the order in which they were added.
     fn rules(&self) -> Vec<Rule> {
         Vec::new()
+    }
+
+    /// Returns the card's clock.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if it has none.
+    fn clock(&self) -> Result<Clock> {
+        Err(self.has_no("clock"))
     }
 
     /// Resets the card and brings it up again.

@@ -3,6 +3,7 @@
 //! Programs open ports with `linerate::open`. Each kind of port implements [`Device`]. This module depends on memory
 //! and batches, but not on any kind of port.
 
+mod clock;
 mod config;
 mod counters;
 mod device;
@@ -26,6 +27,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub use clock::{CardClock, Clock, Scale};
 pub use config::{
     Access, Config, DESCRIPTOR, MAX_QUEUES, METADATA, MTU, OFFLOADS, QUEUES, RING, SHORTEST_MAX_FRAME, Settings,
     TIMESTAMPS, TakeFromKernel, VECTORS, Vectors,
@@ -480,6 +482,22 @@ impl Port {
     /// ```
     pub fn rules(&self) -> Vec<Rule> {
         self.device.rules()
+    }
+
+    /// Returns the clock of the port's card.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// let [card, switch] = linerate::open(["sim:port-clock?wire=none", "vale0:clock"])?;
+    /// card.clock()?.set(0)?;
+    /// assert!(switch.clock().is_err());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported).
+    pub fn clock(&self) -> Result<Clock> {
+        self.device.clock()
     }
 
     /// Resets the card and brings it up again. All queues must have been dropped.

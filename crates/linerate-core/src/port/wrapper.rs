@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::{
-    Action, CaptureCounts, Device, Info, Link, MacAddress, Opening, QueueStatistics, Receive, Rss, Rule, RuleId,
+    Action, CaptureCounts, Clock, Device, Info, Link, MacAddress, Opening, QueueStatistics, Receive, Rss, Rule, RuleId,
     Statistics, Transmit,
 };
 use crate::batch::Batch;
@@ -282,6 +282,10 @@ impl<W: Wrapper> Device for Wrapped<W> {
 
     fn rules(&self) -> Vec<Rule> {
         self.inner.rules()
+    }
+
+    fn clock(&self) -> Result<Clock> {
+        self.inner.clock()
     }
 
     fn reset(&mut self) -> Result<()> {

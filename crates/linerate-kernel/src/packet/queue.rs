@@ -130,7 +130,7 @@ impl PacketRx {
                 [a, b, c, d]
             });
             let time = u64::from(word(SECONDS)) * 1_000_000_000 + u64::from(word(NANOSECONDS));
-            let origin = if self.is_any { Origin::Interface(word(INTERFACE)) } else { Origin::Port };
+            let origin = if self.is_any { Origin::Interface(word(INTERFACE)) } else { Origin::Kernel };
             return Some(Found { begin, len, offload, tag, time, origin });
         }
     }

@@ -5,7 +5,7 @@
 //! `docs/driver.md` explains this file step by step.
 //!
 //! - [`spec::x82576`](linerate_spec::x82576): the card's registers
-//! - this file: bring-up, queues, link, filters, interrupts and statistics, in this order
+//! - this file: bring-up, queues, link, filters, interrupts, clock and statistics, in this order
 
 use std::time::Duration;
 
@@ -14,9 +14,12 @@ use linerate_core::port::{Link, Rss, Statistics};
 use linerate_spec::x82576::*;
 use linerate_spec::{Register, descriptor};
 
-use super::intel::{Controller, Hardware, Intel, NoEntries, Semaphores};
+use super::intel::{ClockRegisters, Controller, Hardware, Intel, NoEntries, PTP, Semaphores};
 pub use super::{Config, DEFAULT_FRAME};
 use crate::pci::Bar;
+
+/// The message Sync of IEEE 1588.
+const SYNC: u32 = 0;
 
 /// An open card; its queues work like those of every [`Intel`] card.
 pub type Igb<B> = Intel<B, X82576>;
@@ -225,6 +228,34 @@ impl Controller for X82576 {
         } else {
             hardware.write(EIMC, 1 << queue);
         }
+    }
+
+    fn clock_registers() -> ClockRegisters {
+        ClockRegisters {
+            time: [SYSTIML.into(), SYSTIMH.into()],
+            sent: (TSYNCTXCTL.into(), [TXSTMPL.into(), TXSTMPH.into()]),
+            received: (TSYNCRXCTL.into(), [RXSTMPL.into(), RXSTMPH.into()]),
+            attributes: RXSATRH.into(),
+        }
+    }
+
+    /// A tick is 16 ns, whatever the link's speed.
+    fn start_clock<B: Bar>(hardware: &Hardware<B, X82576>) {
+        hardware.write(TIMINCA, 1 << TIMINCA::PERIOD_SHIFT | 16);
+        hardware.write(TSYNCTXCTL, TSYNCTXCTL::ENABLE);
+    }
+
+    /// Only over Ethernet: over UDP, the card also compares the source port.
+    fn note_received_times<B: Bar>(hardware: &Hardware<B, X82576>) {
+        hardware.write(ETQF(0), ETQF::ENABLE | ETQF::TIME_STAMP | PTP);
+        hardware.write(TSYNCRXCFG, SYNC << TSYNCRXCFG::MESSAGE_SHIFT);
+        hardware.write(TSYNCRXCTL, TSYNCRXCTL::TYPE_EVENTS | TSYNCRXCTL::ENABLE);
+    }
+
+    fn latch_time<B: Bar>(_: &Hardware<B, X82576>) {}
+
+    fn nanoseconds<B: Bar>(_: &Hardware<B, X82576>, low: u32, high: u32) -> u64 {
+        u64::from(high) << 32 | u64::from(low)
     }
 
     /// Adds up the card's counters (section 8.18). `GORC` counts CRCs although they are stripped.

@@ -2,6 +2,7 @@
 //! it (7.2.3.2.3, 7.2.4, 7.2.5).
 
 use linerate_core::memory::View;
+use linerate_core::metadata::Metadata;
 use linerate_core::offload::{Headers, Offload, Segmentation};
 use linerate_core::slot::Slot;
 use linerate_spec::descriptor::{context, transmit};
@@ -102,5 +103,6 @@ impl Alike {
             && bytes.get(at) == Some(&protocol)
             && !slot.has_more()
             && Offload::of(slot, view) == Some(self.offload)
+            && !Metadata::wants_time(slot, view)
     }
 }

@@ -10,8 +10,10 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use linerate_core::batch::Batch;
 use linerate_core::error::Result;
 use linerate_core::memory::{Locate, Pool};
+use linerate_core::packet::{Origin, stamp};
 use linerate_core::port::RegionRx;
 use linerate_core::slot::Slot;
+use linerate_spec::descriptor::receive;
 
 use super::Controller;
 use super::metadata::metadata;
@@ -70,6 +72,11 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             // SAFETY: the card is done with the buffer; this slot is gone before `take_run` makes one.
             let mut slot = unsafe { placement.slot(buf, 0, false) };
             metadata::<C>([descriptor[0].load(Relaxed), word]).describe(&mut slot, view);
+            if word & receive::TS != 0
+                && let Some(time) = self.hardware.received_time()
+            {
+                stamp(&mut slot, view, time, Origin::Card);
+            }
             there += 1;
         }
         self.take_run(&mut slots[..there], &fresh[..there])

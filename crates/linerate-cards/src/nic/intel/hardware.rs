@@ -2,13 +2,13 @@
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use linerate_core::error::{Error, ErrorKind, Result};
 use linerate_core::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Mapping, Placement};
-use linerate_core::port::{Counters, Rss, Statistics};
+use linerate_core::port::{Counters, Rss, Scale, Statistics};
 use linerate_spec::Register;
 use linerate_spec::x82599::STATUS;
 
@@ -35,6 +35,9 @@ pub struct Hardware<B: Bar, C: Controller> {
     receiving: Mutex<Receiving<C::Entries>>,
     /// Buffers of queues that did not stop; free again after a reset.
     quarantined: Mutex<Vec<u32>>,
+    pub(super) scale: Mutex<Scale>,
+    /// The time of a received packet was noted, but no queue has read it yet.
+    pub(super) is_time_stale: AtomicBool,
     /// Dropped last: this may give the card back to the kernel.
     bus: Arc<dyn Bus>,
     _controller: PhantomData<C>,
@@ -102,6 +105,8 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             packets,
             receiving: Mutex::default(),
             quarantined: Mutex::default(),
+            scale: Mutex::default(),
+            is_time_stale: AtomicBool::new(false),
             bus,
             _controller: PhantomData,
             config,

@@ -7,6 +7,7 @@
 //! - [`spec::descriptor`](linerate_spec::descriptor): the words of a descriptor
 //! - `offload`: sending packets whose checksum or segmentation the card does; `context`: their descriptors
 //! - `described`: receive queues that note checksums, hashes and headers; `metadata`: these in a descriptor
+//! - `clock`: the card's clock, and the times of packets
 //! - `ring`: descriptors in memory, and the buffer of each
 //! - `vector`: the loops of `queue` with vector instructions
 //! - `start`: starting and stopping a queue; where its buffers come from and go to
@@ -15,6 +16,7 @@
 //! - `hardware`: registers, bounded waits, the state that queues share
 //! - this file: the control side, [`Intel`]
 
+mod clock;
 mod context;
 mod described;
 mod hardware;
@@ -30,14 +32,15 @@ mod vector;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use clock::{ClockRegisters, PTP};
 use described::Described;
 pub use hardware::Hardware;
 use linerate_core::error::{Error, ErrorKind, Result};
 use linerate_core::filter::{Filter, Match};
 use linerate_core::memory::{Addresses, Locate, Pool};
 use linerate_core::port::{
-    Action, Device, Drops, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Rule, RuleId, Rules, Rx, Statistics,
-    Transmit, Tx,
+    Action, Clock, Device, Drops, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Rule, RuleId, Rules, Rx,
+    Statistics, Transmit, Tx,
 };
 use linerate_spec::Register;
 use linerate_spec::x82599::RAH;
@@ -112,6 +115,17 @@ pub trait Controller: Sized + Send + Sync + 'static {
     /// Masks a queue's interrupt.
     fn forbid_interrupt<B: Bar>(hardware: &Hardware<B, Self>, queue: u16);
 
+    /// Returns the registers of the card's clock.
+    fn clock_registers() -> ClockRegisters;
+    /// Starts the clock, and lets the card note the times of sent packets.
+    fn start_clock<B: Bar>(hardware: &Hardware<B, Self>);
+    /// Lets the card note the times of received packets of IEEE 1588: events of version 2.
+    fn note_received_times<B: Bar>(hardware: &Hardware<B, Self>);
+    /// Prepares the clock for reading.
+    fn latch_time<B: Bar>(hardware: &Hardware<B, Self>);
+    /// Returns the nanoseconds of the halves of the counter, or of a packet's time.
+    fn nanoseconds<B: Bar>(hardware: &Hardware<B, Self>, low: u32, high: u32) -> u64;
+
     /// Adds the card's counters since the last call to `sum`; bytes sent include CRCs.
     fn count<B: Bar>(hardware: &Hardware<B, Self>, sum: &mut Statistics);
 }
@@ -183,6 +197,7 @@ impl<B: Bar, C: Controller> Intel<B, C> {
         let rss = self.rss.clone();
         self.set_rss(&rss)?;
         self.set_promiscuous(self.promiscuous)?;
+        self.hardware.start_clock()?;
         self.hardware.restore_entries()
     }
 }
@@ -297,6 +312,10 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
         self.rules.list().to_vec()
     }
 
+    fn clock(&self) -> Result<Clock> {
+        Ok(Clock::new(self.hardware.clone()))
+    }
+
     fn reset(&mut self) -> Result<()> {
         let hardware = &self.hardware;
         hardware.counters.check_free(&hardware.config)?;
@@ -316,6 +335,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         const CRC: u64 = 4;
         let mut sum = self.totals();
         C::count(self, &mut sum);
+        self.free_stale_time();
         let queues = self.counters.sum().drops;
         let drops = Drops {
             no_buffer: queues.no_buffer,

@@ -1,8 +1,9 @@
-//! Sending packets whose checksum or segmentation is left to the card.
+//! Sending packets whose checksum or segmentation is left to the card, and those whose time it is to note.
 #![allow(unsafe_code)]
 
 use linerate_core::batch::Batch;
 use linerate_core::memory::Locate;
+use linerate_core::metadata::Metadata;
 use linerate_core::offload::Offload;
 use linerate_core::slot::Slot;
 use linerate_spec::descriptor::transmit;
@@ -13,8 +14,8 @@ use super::queue::{CONTEXT, IntelTx};
 use crate::pci::Bar;
 
 impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
-    /// Sends the packet at slot `at` if the card can do all of its pending offloads. It cannot do those of packets in
-    /// tunnels or in too many buffers. Returns the count of slots taken, 0 if the ring has no room; `None` for another
+    /// Sends the packet at slot `at` if the card can do all of its pending offloads, or is to note its time. It cannot do
+    /// the offloads of packets in tunnels or in too many buffers. Returns the count of slots taken, 0 if the ring has no room; `None` for another
     /// packet.
     pub(super) fn send_left_to_card(&mut self, batch: &mut Batch, at: usize) -> Option<usize> {
         // SAFETY: only bytes of headers change.
@@ -26,6 +27,16 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         let view = unsafe { pool.region().view() };
         let left = Offload::of(slots.first()?, view)?;
         let length = slots.iter().map(Slot::len).sum();
+        let time = if Metadata::wants_time(&slots[0], view) { transmit::TSTAMP } else { 0 };
+        if !left.is_needed() {
+            let is_whole = (transmit::SHORTEST..=self.longest).contains(&length) && time != 0;
+            is_whole.then_some(())?;
+            if count > self.free() {
+                return Some(0);
+            }
+            self.write_packet(slots, (length as u64) << transmit::PAYLEN_SHIFT | time);
+            return Some(count);
+        }
         let offload = CardOffload::of(view.bytes(&slots[0]), length, left, self.longest)?;
         let context = Some(offload.context()).filter(|context| self.context != Some(*context));
         if count + usize::from(context.is_some()) > self.free() {
@@ -39,7 +50,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         }
         offload.prepare(first);
         let payload = (offload.payload_len(length) as u64) << transmit::PAYLEN_SHIFT;
-        self.write_packet(slots, offload.options() | payload);
+        let time = if offload.is_segmented() { 0 } else { time };
+        self.write_packet(slots, offload.options() | payload | time);
         Some(count)
     }
 

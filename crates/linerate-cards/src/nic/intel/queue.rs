@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use linerate_core::batch::{Batch, Finished};
 use linerate_core::error::Result;
 use linerate_core::memory::{Locate, Placement, Pool, Reservation};
+use linerate_core::packet::Origin;
 use linerate_core::port::{QueueCounters, RegionRx, RegionTx};
 use linerate_core::slot::Slot;
 use linerate_spec::descriptor::{receive, transmit};
@@ -321,6 +322,11 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             if !more {
                 if self.hardware.config.options.metadata {
                     batch.describe_last(&metadata::<C>([first, word]));
+                    if word & receive::TS != 0
+                        && let Some(time) = self.hardware.received_time()
+                    {
+                        batch.stamp_last_of(time, Origin::Card);
+                    }
                 }
                 return true;
             }

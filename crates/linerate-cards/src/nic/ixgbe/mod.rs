@@ -7,7 +7,7 @@
 //! - `init`: reset and bring-up in the datasheet's order
 //! - `link`: the link between MAC and cable; `module`: the module in a cage
 //! - `rules`: rules in the card's tables of filters
-//! - this file: the queues' registers, link, filters, interrupts and statistics
+//! - this file: the queues' registers, link, filters, interrupts, clock and statistics
 
 mod init;
 mod link;
@@ -21,7 +21,7 @@ use linerate_core::port::{Link, Rss, Statistics};
 use linerate_spec::x82599::*;
 use linerate_spec::{Register, descriptor};
 
-use super::intel::{Controller, Hardware, Intel};
+use super::intel::{ClockRegisters, Controller, Hardware, Intel, PTP};
 pub use super::{Config, DEFAULT_FRAME};
 use crate::pci::Bar;
 
@@ -211,6 +211,41 @@ impl Controller for X82599 {
         }
     }
 
+    fn clock_registers() -> ClockRegisters {
+        ClockRegisters {
+            time: [SYSTIML.into(), SYSTIMH.into()],
+            sent: (TSYNCTXCTL.into(), [TXSTMPL.into(), TXSTMPH.into()]),
+            received: (TSYNCRXCTL.into(), [RXSTMPL.into(), RXSTMPH.into()]),
+            attributes: RXSATRH.into(),
+        }
+    }
+
+    fn start_clock<B: Bar>(hardware: &Hardware<B, X82599>) {
+        hardware.start_counter();
+        hardware.write(TSYNCTXCTL, TSYNCTXCTL::ENABLE);
+    }
+
+    /// Over UDP, `RXMTRL` selects port 319 after a reset. Over Ethernet, a filter must find the ethertype (7.9.5).
+    fn note_received_times<B: Bar>(hardware: &Hardware<B, X82599>) {
+        hardware.write(ETQF(rules::ETHERTYPES as u16), ETQF::ENABLE | ETQF::TIME_STAMP | PTP);
+        hardware.write(TSYNCRXCTL, TSYNCRXCTL::TYPE_EVENTS | TSYNCRXCTL::ENABLE);
+    }
+
+    fn latch_time<B: Bar>(hardware: &Hardware<B, X82599>) {
+        match hardware.counts_nanoseconds() {
+            true => drop(hardware.read(SYSTIMR)), // latches both halves
+            false => hardware.start_counter(),
+        }
+    }
+
+    fn nanoseconds<B: Bar>(hardware: &Hardware<B, X82599>, low: u32, high: u32) -> u64 {
+        let (low, high) = (u64::from(low), u64::from(high));
+        match hardware.counts_nanoseconds() {
+            true => high * 1_000_000_000 + low,
+            false => (high << 32 | low) / UNITS,
+        }
+    }
+
     /// Adds up the card's counters (section 8.2.3.23).
     fn count<B: Bar>(hardware: &Hardware<B, X82599>, sum: &mut Statistics) {
         // RQSMR stays 0, so the first counter of each kind covers all queues. QPRC counts packets written to memory;
@@ -228,5 +263,35 @@ impl Controller for X82599 {
         sum.drops.oversize += hardware.counter(ROC);
         sum.drops.bad_frame +=
             hardware.counter(RLEC) + hardware.counter(ILLERRC) + hardware.counter(RFC) + hardware.counter(RJC);
+    }
+}
+
+/// Units of the counter per nanosecond. A tick of 6.4 ns is a whole number of them, so no rounding changes the rate, and
+/// the 64 bits last for 117 years.
+const UNITS: u64 = 5;
+/// Units per tick.
+const INCREMENT: u32 = 32;
+
+impl<B: Bar> Hardware<B, X82599> {
+    /// Returns whether the counter's high half counts seconds, and the low half nanoseconds.
+    fn counts_nanoseconds(&self) -> bool {
+        X550.contains(&self.config.device)
+    }
+
+    /// Lets the counter run, with ticks of the length that they have at the link's speed (8.2.3.26.12).
+    fn start_counter(&self) {
+        if self.counts_nanoseconds() {
+            return self.clear(TSAUXC, TSAUXC::DISABLE_SYSTIME);
+        }
+        let tick = match self.read(LINKS) & LINKS::SPEED_MASK {
+            LINKS::SPEED_1G => 10 * INCREMENT,
+            LINKS::SPEED_100M => 100 * INCREMENT,
+            _ => INCREMENT,
+        };
+        // An X540 has no period field.
+        let period = if self.is_copper() { 0 } else { 1 << TIMINCA::PERIOD_SHIFT };
+        if self.read(TIMINCA) != period | tick {
+            self.write(TIMINCA, period | tick);
+        }
     }
 }

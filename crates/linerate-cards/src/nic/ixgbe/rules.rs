@@ -5,7 +5,7 @@
 //!
 //! | table | entries | compares | actions |
 //! |---|---|---|---|
-//! | ethertype filters (7.1.2.3) | 8 | an ethertype other than IP | queue |
+//! | ethertype filters (7.1.2.3) | 7 | an ethertype other than IP | queue |
 //! | five-tuple filters (7.1.2.5) | 128 | addresses, ports and protocol of IPv4; each entry has its own mask | queue |
 //! | flow director (7.1.2.7) | 2,047 | also prefixes and VLAN; all entries have one mask | queue, drop |
 //!
@@ -25,8 +25,8 @@ use super::X82599;
 use crate::nic::intel::{Entries, Hardware, Refused};
 use crate::pci::Bar;
 
-/// The numbers of entries of the tables.
-const ETHERTYPES: usize = 8;
+/// The numbers of entries of the tables. The last of 8 ethertype filters is for the packets of IEEE 1588.
+pub(super) const ETHERTYPES: usize = 7;
 const TUPLES: usize = 128;
 /// With 64 KiB of the packet buffer: 2K - 1 (8.2.3.21.1).
 const DIRECTED: u16 = 2047;
@@ -533,7 +533,7 @@ mod tests {
         for n in 0..8 {
             add(&mut tables, n, &format!("type:{}", 0x8000 + n), Action::Queue(0)).unwrap();
         }
-        let full = Refused::Full { table: "ethertype filters", entries: 8 };
+        let full = Refused::Full { table: "ethertype filters", entries: 7 };
         assert_eq!(add(&mut tables, 8, "arp", Action::Queue(0)), Err(full));
         assert_eq!(add(&mut tables, 8, "type:0x8003", Action::Queue(1)), Err(Refused::Same(RuleId(3))));
         // 128 five-tuple filters; then the flow director.

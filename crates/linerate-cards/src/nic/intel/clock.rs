@@ -1,0 +1,97 @@
+//! The card's clock, and the times of packets that the card has noted (82599 datasheet, section 7.9).
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
+
+use linerate_core::error::Result;
+use linerate_core::packet::now;
+use linerate_core::port::{CardClock, Scale};
+use linerate_spec::Register;
+
+use super::{Controller, Hardware};
+use crate::pci::Bar;
+
+/// The registers of a card's clock.
+pub struct ClockRegisters {
+    /// The counter (SYSTIM), low half first.
+    pub time: [Register; 2],
+    /// The register that tells whether a sent packet's time was noted (TSYNCTXCTL), and that time (TXSTMP).
+    pub sent: (Register, [Register; 2]),
+    /// As `sent`, for received packets (TSYNCRXCTL, RXSTMP).
+    pub received: (Register, [Register; 2]),
+    /// The register of the noted packet's attributes; reading the last of these registers frees all of them.
+    pub attributes: Register,
+}
+
+/// The bit VALID of TSYNCTXCTL and TSYNCRXCTL, which is the same on all cards.
+const VALID: u32 = 1 << 0;
+/// The ethertype of IEEE 1588.
+pub const PTP: u32 = 0x88F7;
+
+impl<B: Bar, C: Controller> Hardware<B, C> {
+    /// Starts the clock with the system's time.
+    pub(super) fn start_clock(&self) -> Result<()> {
+        C::start_clock(self);
+        if self.config.options.metadata {
+            C::note_received_times(self);
+            self.take_received();
+        }
+        let mut scale = self.scale.lock().unwrap_or_else(PoisonError::into_inner);
+        *scale = Scale::default();
+        scale.set(self.count()?, now());
+        Ok(())
+    }
+
+    /// Returns the time of the received packet that the card has noted.
+    #[cold]
+    pub(super) fn received_time(&self) -> Option<u64> {
+        let scale = self.scale.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_time_stale.store(false, Relaxed);
+        self.take_received().map(|count| scale.time(count))
+    }
+
+    /// Frees the registers of a received packet's time if the packet was dropped: otherwise the card would note no
+    /// other. Called twice, it finds the same state at both calls then.
+    pub(super) fn free_stale_time(&self) {
+        if !self.config.options.metadata {
+            return;
+        }
+        let is_noted = self.read(C::clock_registers().received.0) & VALID != 0;
+        if self.is_time_stale.swap(is_noted, Relaxed) && is_noted {
+            self.received_time();
+        }
+    }
+
+    fn take_received(&self) -> Option<u64> {
+        let count = self.take_noted(&C::clock_registers().received);
+        self.read(C::clock_registers().attributes);
+        count
+    }
+
+    fn take_noted(&self, (control, time): &(Register, [Register; 2])) -> Option<u64> {
+        (self.read(*control) & VALID != 0).then(|| self.nanoseconds(time))
+    }
+
+    /// Reads a time. The high half is second: reading it frees the registers, and reading the low half latches it.
+    fn nanoseconds(&self, [low, high]: &[Register; 2]) -> u64 {
+        let low = self.read(*low);
+        C::nanoseconds(self, low, self.read(*high))
+    }
+}
+
+impl<B: Bar, C: Controller> CardClock for Hardware<B, C> {
+    fn count(&self) -> Result<u64> {
+        self.check_alive()?;
+        C::latch_time(self);
+        Ok(self.nanoseconds(&C::clock_registers().time))
+    }
+
+    fn take_sent(&self) -> Result<Option<u64>> {
+        self.check_alive()?;
+        Ok(self.take_noted(&C::clock_registers().sent))
+    }
+
+    fn scale(&self) -> &Mutex<Scale> {
+        &self.scale
+    }
+}
