@@ -17,6 +17,10 @@ fn main() {
 
 fn run(address: &str) -> Result<(), Error> {
     let [mut port] = linerate::open([address])?;
+    match linerate::open([address]) {
+        Ok([_]) => println!("opened twice"),
+        Err(error) => println!("again: {}", error.why()),
+    }
     let mut rx = port.rx(0)?;
     while port.link()? == Link::Down {
         std::thread::yield_now();

@@ -89,6 +89,7 @@ pub fn check_control(guest: &mut Guest, a: &Wire, has_clock: bool) {
         assert!(output.lines().any(is_right), "{what} with a right time is not in:\n{output}");
     }
     for line in [
+        "again: this program already has it open",
         "address 52:54:00:00:00:00",
         "promiscuous: [01, 02, 03, ff]",
         "own address: [01, ff]",

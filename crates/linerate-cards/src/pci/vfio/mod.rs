@@ -13,7 +13,7 @@ mod space;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ioctl::*;
 use linerate_core::error::{Error, Remedy, Result};
@@ -36,11 +36,36 @@ pub(super) struct Vfio {
     _group: Option<Arc<File>>,
     space: Arc<Space>,
     _claim: Option<Claim>,
+    _only: Only,
+}
+
+/// The addresses of the cards that this process has open.
+static OPEN: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// The only use of a card in this process: the kernel lets a process open a device of a group twice.
+struct Only(String);
+
+impl Only {
+    fn of(card: &NetworkCard) -> Result<Only> {
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.contains(&card.address) {
+            return Err(card.error("this program already has it open", "drop its port, its queues and its clock first"));
+        }
+        open.push(card.address.clone());
+        Ok(Only(card.address.clone()))
+    }
+}
+
+impl Drop for Only {
+    fn drop(&mut self) {
+        OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|address| *address != self.0);
+    }
 }
 
 impl Vfio {
     /// Opens the card without resetting it.
     pub fn open(card: &NetworkCard, claim: Option<Claim>) -> Result<Arc<Vfio>> {
+        let only = Only::of(card)?;
         let Opened { device, group, space } = space::open(card)?;
         let wanted = Interrupt::new()?;
         // Devices that cannot be unplugged lack this interrupt.
@@ -54,6 +79,7 @@ impl Vfio {
             _group: group,
             space,
             _claim: claim,
+            _only: only,
         };
         config::enable(&vfio)?;
         Ok(Arc::new(vfio))
