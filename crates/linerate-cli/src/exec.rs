@@ -26,7 +26,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use linerate::link::{Link, reserved};
+use linerate::link::{LINK, Link, of_direction, reserved};
 use linerate::port::{PortClass, PortName, switch_and_port};
 use linerate::{Error, ErrorKind, Remedy};
 use nix::sys::signal::{SigSet, Signal};
@@ -42,6 +42,7 @@ use crate::fwd;
 use crate::grammar::usage;
 use crate::host::{AddressSource, HostOptions, host_address};
 use crate::inherited::{closed_streams, signal_actions};
+use crate::link::{WAYS, in_words};
 use crate::options::{LONGEST_MTU, RunOptions, Wait, whole};
 use crate::run::{Mode, Run};
 use crate::signals::{ignore_file_size, interrupts};
@@ -53,7 +54,8 @@ pub const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// How long packets that the command has sent may wait in links and ports after its end, without any movement.
+/// How long packets that the command has sent may wait in ports after its end, without any movement; in addition to the
+/// delays of links.
 const LAST_PACKETS: Duration = Duration::from_secs(3);
 /// After this time without movement, no packet is left.
 const STILL: Duration = Duration::from_millis(10);
@@ -141,9 +143,9 @@ pub fn run(asked: &Exec) -> ExitCode {
 
 /// Runs a command over a link, with an address as by `--net`. Without a port, passt is at the far end, and grants the
 /// address.
-pub fn run_over(link: Link, port: Option<&str>, command: &[OsString]) -> ExitCode {
+pub fn run_over(link: Link, port: Option<&str>, verbose: bool, command: &[OsString]) -> ExitCode {
     let net = port.map(|_| Subnet::default());
-    let place = Place { net, mtu: 1500, ..Place::default() };
+    let place = Place { net, verbose, mtu: 1500, ..Place::default() };
     run_at(&port.map(str::to_string).into_iter().collect::<Vec<_>>(), &place, command, Some(link))
 }
 
@@ -244,7 +246,13 @@ impl Place {
             usage(&format!("a command has at most {MOST_INTERFACES} interfaces"));
         }
         if self.address.len() > ports {
-            usage(&format!("{} times --address, but only {ports} times --port", self.address.len()));
+            usage(&format!(
+                "--address is given {} times, for {ports} interfaces: one for each --port",
+                self.address.len()
+            ));
+        }
+        if self.net.is_some() && ports == self.address.len() {
+            usage("--net finds an address for an interface without --address, and all have one");
         }
         if self.net.is_some() && ports - self.address.len() != 1 {
             usage("--net is for one interface: give the others an --address, in the order of the ports");
@@ -336,6 +344,9 @@ impl Session {
         // The port has its own descriptor.
         self.taps.clear();
         let network = place.network(&mut run, ports)?;
+        let delay = link.iter().flat_map(Link::parameters).map(|parameters| parameters.longest_delay()).sum();
+        let delay = Duration::from_nanos(delay) + ports.iter().map(|port| delay_of(port)).max().unwrap_or_default();
+        let own = link.clone();
         // Only now: the packets of DHCP are not the command's.
         if let Some(link) = link
             && let Some(port) = run.ports.devices.pop()
@@ -348,11 +359,12 @@ impl Session {
         if self.relay.end().is_none() {
             self.relay.start_command(network).map_err(|error| Error::system("sendmsg", error))?;
         }
-        self.wait(&run);
-        let mut counts = place.verbose.then(|| run.ports.known_statistics().0);
+        self.wait(&run, delay);
         if run.threads.join() {
             say("linerate exec: a thread that forwards packets has panicked, which is a bug");
         }
+        // Only now are the packets counted that remain in links.
+        let mut counts = place.verbose.then(|| run.ports.known_statistics().0);
         run.ports.cut_captures().iter().for_each(|failure| say(&format!("linerate exec: {failure}")));
         for (n, (port, pair)) in ports.iter().zip(counts.iter_mut().flat_map(|counts| counts.chunks_mut(2))).enumerate()
         {
@@ -367,11 +379,20 @@ impl Session {
                 say(&format!("{name}: {received} packets received, {sent} sent; dropped: {drops}"));
             }
         }
+        let held = run.threads.unsent.load(std::sync::atomic::Ordering::Relaxed);
+        if place.verbose && held > 0 {
+            say(&format!("{held} packets from the command's interfaces were still on their way to the ports"));
+        }
+        for link in own.iter().filter(|_| place.verbose) {
+            for (way, name) in WAYS.into_iter().zip(["to", "from"]) {
+                say(&format!("link, {name} the command: {}", in_words(link.counters(way))));
+            }
+        }
         Ok(())
     }
 
-    /// Waits for the command's end, and for the packets that it has sent last.
-    fn wait(&self, run: &Run) {
+    /// Waits for the command's end, and for the packets that it has sent last, which links may delay by `delay`.
+    fn wait(&self, run: &Run, delay: Duration) {
         let mut is_noted = false;
         while self.relay.end().is_none() {
             interrupts().wait(Duration::from_secs(1));
@@ -380,16 +401,21 @@ impl Session {
                 is_noted = true;
             }
         }
-        // Sent by the command and the ports; others may send for ever.
+        // Packets from the interfaces, and packets that have left the links.
         let moved = || {
             let counts = run.ports.known_statistics().0;
             let pairs = counts.chunks(2).filter_map(|pair| pair.first_chunk());
-            pairs.map(|[tap, port]| tap.rx_packets + port.tx_packets).sum::<u64>()
+            pairs.fold([0; 2], |[from, to], [tap, port]| [from + tap.rx_packets, to + port.tx_packets])
         };
-        let (mut last, mut since) = (moved(), Instant::now());
-        while since.elapsed() < LAST_PACKETS {
-            let unsent = run.threads.unsent.load(std::sync::atomic::Ordering::Relaxed);
-            if unsent == 0 && since.elapsed() >= STILL {
+        let held = || run.threads.unsent.load(std::sync::atomic::Ordering::Relaxed) as u64;
+        let (mut last, mut since, mut end) = (moved(), Instant::now(), None);
+        while since.elapsed() < LAST_PACKETS + delay {
+            if since.elapsed() >= STILL {
+                end.get_or_insert(last[0]);
+            }
+            // Once the interfaces have been still for a moment, all packets from them are the kernel's own, which may
+            // continue for ever.
+            if end.is_some_and(|end| held() <= last[0] - end) {
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -399,6 +425,18 @@ impl Session {
             }
         }
     }
+}
+
+/// Returns the longest delay of the links in a port's name, in both directions together.
+fn delay_of(port: &str) -> Duration {
+    let Ok(name) = linerate::parse(port) else { return Duration::ZERO };
+    if !name.is_wrapper() {
+        return Duration::ZERO;
+    }
+    let options: Vec<(&str, &str)> = name.options().filter(|(option, _)| LINK.option(option).is_some()).collect();
+    let parameters = WAYS.map(|way| of_direction(&options, way, name.class()).ok());
+    let sum = parameters.iter().flatten().map(|parameters| parameters.longest_delay()).sum();
+    Duration::from_nanos(sum) + delay_of(&name.inner_name())
 }
 
 /// Returns the state that the command inherits.
@@ -452,7 +490,7 @@ impl Place {
             let mut addresses: Vec<(IpAddr, u8)> = host.with_lengths().collect();
             if let Some(net) = self.net.as_ref().filter(|_| sources.is_empty()) {
                 let (mut rx, mut tx) = ([device.rx(0)?], device.tx(0)?);
-                addresses.push(net.claim(mac, device.pool(), port, &mut tx, &mut rx)?);
+                addresses.push(net.claim(mac, device.pool(), (port, delay_of(port)), &mut tx, &mut rx)?);
             }
             if self.verbose {
                 let list: Vec<String> =

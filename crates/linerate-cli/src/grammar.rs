@@ -57,8 +57,19 @@ pub fn usage(why: &str) -> ! {
     command.error(ErrorKind::ArgumentConflict, why).exit()
 }
 
-/// Adds a tip to the error of an option that this command lacks: `gen` has it, and so has a model's wire.
+/// Adds a tip to the error of an option that this command lacks: `gen` has it, and so has a model's wire. Of several
+/// options that contradict another, keeps those that were given.
 fn with_tip(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::Strings(all)) = error.get(ContextKind::PriorArg) {
+        // As `--seconds <SECONDS>`.
+        let name = |arg: &str| arg.split(' ').next().unwrap_or_default().to_string();
+        let words: Vec<String> = arguments().into_iter().filter_map(|word| word.into_string().ok()).collect();
+        let is_given = |arg: &&String| words.iter().any(|word| word.split('=').next() == Some(&*name(arg)));
+        let given: Vec<String> = all.iter().filter(is_given).map(|arg| name(arg)).collect();
+        if !given.is_empty() {
+            error.insert(ContextKind::PriorArg, ContextValue::String(given.join(", ")));
+        }
+    }
     let tip = match error.get(ContextKind::InvalidArg).map(ToString::to_string).as_deref() {
         Some("--rate") => "sim:0?rate=1M",
         Some("--size") => "sim:0?size=128",

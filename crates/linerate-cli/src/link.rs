@@ -27,7 +27,7 @@ use crate::terminal::note;
 use crate::wire::is_tester;
 
 /// Packets from A to B, and from B to A.
-const WAYS: [Direction; 2] = [Direction::FromPort, Direction::ToPort];
+pub const WAYS: [Direction; 2] = [Direction::FromPort, Direction::ToPort];
 
 /// `linerate link`.
 struct Emulation;
@@ -156,7 +156,7 @@ pub fn run(
     let [forward, back] = parameters.map(|parameters| [parameters, Parameters::default()]);
     let links = [
         Link::recorded(forward, [of_way(Direction::FromPort), None]),
-        Link::recorded(back, [of_way(Direction::ToPort), None]),
+        Link::recorded(back, [of_way(Direction::ToPort), None]).numbered(1),
     ];
     let held_buffers = links.iter().map(|link| reserved(&link.parameters()[0])).sum();
     let wait = options.wait.or(Some(Wait::Adaptive));
@@ -189,12 +189,7 @@ pub fn run(
         }
         for (way, (counters, [from, to])) in counters.iter().zip(ways).enumerate() {
             let mut part = json!({ "from": from, "to": to });
-            let mut seen = Vec::new();
-            for event in Event::ALL {
-                let count = counters.get(event);
-                part[event.name()] = count.into();
-                seen.extend((count > 0).then(|| format!("{count} {}", event.phrase())));
-            }
+            Event::ALL.iter().for_each(|event| part[event.name()] = counters.get(*event).into());
             if let Some(recorder) = &recorder {
                 let [written, missing] = recorder.rows(way);
                 (part["recorded"], part["not_recorded"]) = (written.into(), missing.into());
@@ -202,14 +197,25 @@ pub fn run(
                     note(&format!("warning: {missing} lines about packets from {from} are not in the recording"));
                 }
             }
-            if !seen.is_empty() {
-                table += &format!("{from} to {to}: {}\n", seen.join(", "));
+            if Event::ALL.iter().any(|event| counters.get(*event) > 0) {
+                table += &format!("{from} to {to}: {}\n", in_words(counters));
             }
             parts.push(part);
         }
         (parts.into(), table)
     })
 }
+
+/// Returns how often each event has occurred.
+pub fn in_words(counters: &Counters) -> String {
+    let seen = Event::ALL.iter().map(|event| (counters.get(*event), event)).filter(|(count, _)| *count > 0);
+    let words: Vec<String> = seen.map(|(count, event)| format!("{count} {}", event.phrase())).collect();
+    if words.is_empty() { "no packet dropped or changed".to_string() } else { words.join(", ") }
+}
+
+/// The packets per second that a link without a rate can still hold after a change: a tenth of what is assumed at the
+/// start for ports of the kernel.
+const LEAST_RATE: u128 = 200_000;
 
 /// The link of a run, which requests change.
 struct Running {
@@ -249,7 +255,10 @@ impl VariableLink for Running {
             let class = self.classes[*way as usize];
             let refused = |refused: Refused| format!("{}: {}", refused.option, refused.why);
             let needed = |options: &LinkOptions| {
-                options.without_packets().of_direction(*way, class, None).map_or(0, |parameters| parameters.capacity())
+                options.without_packets().of_direction(*way, class, None).map_or(0, |new| match new.highest_rate() {
+                    Some(_) => new.capacity(),
+                    None => (u128::from(new.longest_delay()) * LEAST_RATE / 1_000_000_000) as usize,
+                })
             };
             // A user who set fewer packets than the link could need has accepted that it may be full.
             let (needed, there) = (needed(&new), link.parameters()[0].capacity().max(needed(&self.asked.borrow())));
@@ -338,6 +347,9 @@ fn describe(parameters: &Parameters) -> String {
     }
     if parameters.schedule.is_some() {
         parts.push("values change by a schedule".to_string());
+    }
+    if parameters.has_chances() {
+        parts.push(format!("seed {}", parameters.seed));
     }
     if parameters.holds_packets() {
         parts.push(format!("holds up to {} packets", parameters.capacity()));

@@ -132,6 +132,9 @@ enum Command {
         /// With a command: the port at the far end of its link; by default, passt connects it to the network around it
         #[arg(long, value_name = "PORT", requires = "COMMAND")]
         port: Option<String>,
+        /// With a command: print its address, its packets and what the link did with them, on standard error
+        #[arg(long, short, requires = "COMMAND")]
+        verbose: bool,
         #[command(flatten)]
         link: link::LinkOptions,
         #[command(flatten)]
@@ -357,8 +360,8 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
         Command::Fwd { a, b, rest, count, profile, rules, steering, options } => {
             fwd::run(&fwd::Forward, [&a, &b], rest.as_deref(), count, profile, &rules, &options.steered(steering))
         }
-        Command::Link { link, port, command, .. } if !command.is_empty() => {
-            Ok(exec::run_over(link.around(), port.as_deref(), &command))
+        Command::Link { link, port, verbose, command, .. } if !command.is_empty() => {
+            Ok(exec::run_over(link.around(), port.as_deref(), verbose, &command))
         }
         Command::Link { a, b, count, link, steering, options, .. } => {
             let [a, b] = [a, b].map(Option::unwrap_or_default);

@@ -529,6 +529,9 @@ fn a_private_network_has_free_addresses() {
     let second = expect(0, &mut user.exec("vale0:b", "--net", &["sh", "-c", script]));
     let said = text(&second.stdout);
     assert!(said.contains("10.53.0.2/24") && said.contains("reached"), "{said}");
+    // Its probes, and their replies, take longer than the time between probes.
+    let slow = expect(0, &mut user.exec("link:vale0:c?delay=400ms", "--net", &["ip", "-4", "addr", "show", "eth0"]));
+    assert!(text(&slow.stdout).contains("10.53.0.2/24"), "{}", text(&slow.stdout));
     drop(first.child.stdin.take());
     first.must_end("the end of its input");
 }
@@ -640,6 +643,28 @@ print("sent", flush=True); input()"#;
     let (received, dropped) = (after("eth0: "), after("\"no_descriptor\":"));
     // Linux itself sends a few packets, too.
     assert!(received >= 10_000 && dropped >= 1_900 && received + dropped >= 12_000, "{said}");
+}
+
+/// The last packets of a command are delivered over a link, however long it delays them.
+#[test]
+fn the_last_packets_cross_a_slow_link() {
+    let user = Unprivileged::new("last");
+    let file = user.folder.path("arrived.pcap");
+    let send = r#"import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+for n in range(20): s.sendto(b"the last packets", ("10.9.0.255", 9))"#;
+    let port = format!("link:recorded:null:?to={file}&delay=4s");
+    let options = "--address 10.9.0.1/24 --verbose";
+    let said = text(&expect(0, &mut user.exec(&port, options, &["/usr/bin/python3", "-c", send])).stderr);
+    let captured = std::fs::read(&file).unwrap();
+    let count = captured.windows(16).filter(|bytes| bytes == b"the last packets").count();
+    assert_eq!(count, 20, "{said}");
+    // With a command, the link tells what it has done.
+    let words = [&*user.path(), "link", "--loss", "100%/0", "-v", "--port", "null:", "--"];
+    let words = words.iter().copied().chain(["ping", "-c", "1", "-W", "1", "10.53.0.200"]);
+    let said = text(&expect(1, &mut user.command(words)).stderr);
+    assert!(said.contains("link, from the command: ") && said.contains(" lost as configured"), "{said}");
 }
 
 /// A setting that prevents namespaces or interfaces is named, with the command that changes it.

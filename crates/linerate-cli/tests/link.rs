@@ -90,6 +90,35 @@ fn a_recorded_run_is_repeated() {
     assert_eq!(summary["link"][0]["beyond_recording"], 400);
 }
 
+/// The directions of a link lose different packets with the same seed, and runs without a seed do so, too.
+#[test]
+fn directions_and_runs_differ() {
+    let folder = Folder::new("link-seeds");
+    let file = folder.path("record.csv");
+    let ports = ["sim:0?count=1000&rate=1M", "sim:1?count=1000&rate=1M"];
+    let lost = |seed: &[&str]| {
+        let options = ["--loss", "10%", "--record", &file, "--seconds", "1", "--json"];
+        let output = linerate(&[&["link"], &ports[..], &options, seed].concat()).output_in_time().unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        let of_way = |way: &str| {
+            let lines = text.lines().filter(|line| line.starts_with(way) && line.contains(",lost,"));
+            lines.map(|line| line.split(',').nth(1).unwrap().to_string()).collect::<Vec<_>>()
+        };
+        ([of_way("forward"), of_way("back")], kit::text(&output.stderr))
+    };
+    let ([forward, back], said) = lost(&["--seed", "7"]);
+    assert!(said.contains("seed 7"), "{said}");
+    let both = forward.iter().filter(|number| back.contains(number)).count();
+    // About a tenth of 100.
+    assert!(forward.len() > 50 && back.len() > 50 && both < 40, "{both} of {} and {}", forward.len(), back.len());
+    let (first, said) = lost(&[]);
+    assert!(first != lost(&[]).0, "{first:?}");
+    // The seeds of both directions are shown, and repeat the run.
+    let seeds: Vec<&str> = said.split("seed ").skip(1).map(|rest| rest.split([',', '\n']).next().unwrap()).collect();
+    assert_eq!(seeds.len(), 2, "{said}");
+    assert_eq!(lost(&["--seed", &seeds.join("/")]).0, first);
+}
+
 /// A link in the name of a port records and repeats its decisions, too.
 #[test]
 fn a_port_s_name_records_and_repeats() {
@@ -193,6 +222,7 @@ fn programs_of_the_kernel_see_the_delay_and_its_changes() {
         (&"tap:t1".into(), &Value::Null),
         "{state}"
     );
+    assert_eq!(state["link"][0]["delay_ns"], 10_000_000, "the answer has the new value: {state}");
     let second = net.shortest_ping();
     assert!(second >= 20.0, "{second}");
     assert!(ask(r#"{"link":{"loss":"100%/0"}}"#).contains("seconds"));

@@ -252,6 +252,10 @@ fn refused(name: &str, error: &io::Error) -> Error {
         Some(libc::EPERM | libc::EACCES) => capabilities::remedy(capabilities::INTERFACE),
         Some(libc::EMFILE) => format!("try: {MORE_DESCRIPTORS}"),
         Some(libc::EBUSY) => "end the program that has it, or choose another name".to_string(),
+        Some(libc::ENOTTY) => {
+            "/dev/net/tun is another device: its numbers are 10, 200 (ls -l /dev/net/tun); mount the machine's"
+                .to_string()
+        }
         _ => format!(
             "an existing interface must be a TAP interface with the same queues and without packet information: ip -d tuntap; or remove it: sudo ip link delete {name}"
         ),

@@ -133,7 +133,7 @@ impl Parameters {
             let refused = |why: E| Refused { option, why: why.to_string() };
             value.map(|value| parse(value).map_err(refused)).transpose()
         }
-        let chance = |option| Ok(parsed(option, get(option), probability)?.unwrap_or(0.0));
+        let chance = |option| Ok(parsed(option, get(option), part)?.unwrap_or(0.0));
         let is_on = |option| match get(option) {
             None | Some("off") => Ok(false),
             Some("on") => Ok(true),
@@ -203,7 +203,8 @@ impl Parameters {
             }
             Some(_) => return refused("aqm", "it is codel or none".to_string()),
         };
-        let seed = parsed("seed", get("seed"), str::parse::<u64>)?.unwrap_or(1);
+        let number = |text: &str| text.parse::<u64>().map_err(|_| "it is a number below 2^64");
+        let seed = parsed("seed", get("seed"), number)?.unwrap_or(1);
         let packets = |text: &str| match linerate_core::port::count(text).map(|count| count as usize) {
             Some(packets @ FEWEST..=MOST) => Ok(packets),
             _ => Err(format!("it is a number from {FEWEST} to {MOST}")),
@@ -246,7 +247,7 @@ impl Parameters {
         match given[..] {
             [] => Ok(Loss::None),
             ["loss"] => {
-                let loss = probability(get("loss").unwrap_or_default()).map_err(|why| refused("loss", why))?;
+                let loss = part(get("loss").unwrap_or_default()).map_err(|why| refused("loss", why))?;
                 let Some(burst) = get("burst") else { return Ok(Loss::Independent(loss)) };
                 let burst = burst.parse::<f64>().unwrap_or(f64::NAN);
                 match Loss::in_bursts(loss, burst).filter(|_| burst <= 1e6) {
@@ -334,6 +335,13 @@ impl Parameters {
         self.packets.unwrap_or_else(needed).clamp(FEWEST, MOST + FEWEST)
     }
 
+    /// Returns whether any decision is random, so that the seed matters.
+    pub fn has_chances(&self) -> bool {
+        let faults = [self.bit_errors, self.corrupt, self.truncate, self.duplicate, self.reorder];
+        let is_lossy = matches!(self.loss, Loss::Independent(_) | Loss::GilbertElliott { .. });
+        self.play.is_none() && (is_lossy || self.delay.jitter.is_some() || faults.iter().any(|chance| *chance > 0.0))
+    }
+
     /// Returns whether packets stay in the line.
     pub fn holds_packets(&self) -> bool {
         self.longest_delay() > 0 || self.highest_rate().is_some()
@@ -342,6 +350,14 @@ impl Parameters {
     /// As [`capacity_at`](Parameters::capacity_at), for ports of the kernel.
     pub fn capacity(&self) -> usize {
         self.capacity_at(OF_OTHERS)
+    }
+}
+
+/// Parses the probability of a loss or fault. `1` is refused, as its author may mean one of a hundred.
+fn part(text: &str) -> Result<f64, &'static str> {
+    match text {
+        "1" => Err("1 would be every packet: write 1% or 100%"),
+        _ => probability(text),
     }
 }
 
@@ -395,7 +411,8 @@ mod tests {
             (&[("rate", "1M"), ("queue", "1ms"), ("overhead", "lots")], "overhead", "ethernet"),
             (&[("trace", "/nonexistent")], "trace", "No such file"),
             (&[("packets", "3")], "packets", "from 64"),
-            (&[("seed", "x")], "seed", "invalid digit"),
+            (&[("seed", "x")], "seed", "it is a number"),
+            (&[("loss", "1")], "loss", "write 1% or 100%"),
             (&[("rate", "100Gbit"), ("queue", "1ms"), ("delay", "10s")], "delay", "GiB"),
         ] {
             let found = refused(options);

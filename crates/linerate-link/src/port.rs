@@ -1,5 +1,6 @@
 //! The ports `link:PORT` and `faulty:PORT`: any port, over an emulated link.
 
+use std::hash::{BuildHasher, RandomState};
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -22,6 +23,7 @@ use crate::parameters::{NEEDS, OF_CARDS, OF_OTHERS, Parameters, Refused};
 use crate::play::Recording;
 use crate::record::Recorder;
 use crate::timer::Timer;
+use crate::transmitter::Pace;
 
 /// A port over an emulated link.
 pub type LinkPort = Wrapped<Link>;
@@ -42,7 +44,7 @@ pub static LINK: PortKind = PortKind {
 /// `faulty:PORT`: the faults of a link, without delay and rate.
 pub static FAULTY: PortKind = PortKind {
     description: Description {
-        options: &[text("drop", "P%", "0", "lose packets"), CORRUPT, TRUNCATE, DUPLICATE, REORDER, SEED],
+        options: &[text("drop", "P%", "0", "lose packets"), CORRUPT, TRUNCATE, DUPLICATE, REORDER, FIXED_SEED],
         example: "faulty:sim:0?drop=1%&seed=7",
         summary: "any port, with faults",
         page: "link.md",
@@ -58,9 +60,12 @@ const REORDER: PortOption = text("reorder", "P%", "0", "let the next packet over
 const SEED: PortOption = PortOption {
     name: "seed",
     value: Value::Number(0, usize::MAX),
-    default: "1",
-    help: "the same seed gives the same faults for the same packets of a queue",
+    default: "",
+    help: "the same seed gives the same random decisions for the same packets of a queue; random by default",
 };
+/// The default does not change, for those who have relied on it.
+const FIXED_SEED: PortOption =
+    PortOption { default: "1", help: "the same seed gives the same faults for the same packets of a queue", ..SEED };
 
 const OPTIONS: [PortOption; 28] = [
     text("delay", "TIME", "0", "how long packets travel, as 20ms"),
@@ -123,8 +128,12 @@ fn parameters(
     class: PortClass,
     options: &[(&str, &str)],
 ) -> std::result::Result<[Parameters; 2], Refused> {
-    let options = own(kind, options);
+    let mut options = own(kind, options);
     let recordings = recordings(&options)?;
+    let default = kind.option(SEED.name).map_or("", |seed| seed.default);
+    if !default.is_empty() && !options.iter().any(|(option, _)| *option == SEED.name) {
+        options.push((SEED.name, default));
+    }
     let of = |direction| {
         let play = recordings.as_ref().map(|recordings| recordings[direction as usize].clone());
         of_direction_or_play(&options, direction, class, play).map_err(|refused| match refused.option {
@@ -182,6 +191,8 @@ pub enum Direction {
 #[derive(Clone)]
 pub struct Link {
     directions: [Arc<Shared>; 2],
+    /// Links with other numbers make other decisions from the same seed.
+    number: u64,
     /// The recorder that options have created. If it fails, the port fails.
     recorder: Option<Recorder>,
 }
@@ -210,7 +221,12 @@ impl Link {
             let (changes, counters) = (AtomicU64::new(0), Arc::default());
             Arc::new(Shared { parameters: Mutex::new(parameters), changes, counters, recorder })
         };
-        Link { directions: [shared(from, of_from), shared(to, of_to)], recorder: None }
+        Link { directions: [shared(from, of_from), shared(to, of_to)], number: 0, recorder: None }
+    }
+
+    /// Returns the link with a number: links with the same seed and other numbers make other decisions.
+    pub fn numbered(self, number: u32) -> Link {
+        Link { number: number.into(), ..self }
     }
 
     /// Parses the options of a name. A value for each direction is `from/to`: `delay=20ms/5ms`.
@@ -260,6 +276,8 @@ impl Link {
         let mut own = shared.lock();
         let (seed, packets) = (own.seed, own.packets);
         *own = Parameters { seed, packets, ..parameters };
+        // The lines of the queues follow when they look at the time.
+        shared.counters.set_present(own.pace.as_ref().map(Pace::mean_rate), own.delay.mean);
         // Under the lock, so that the number of changes belongs to these parameters.
         shared.changes.fetch_add(1, Ordering::Release);
     }
@@ -279,7 +297,7 @@ impl Link {
             0 => None,
             count => Some(pool.reserve(count)?),
         };
-        let stream = 2 * u64::from(queue) + direction as u64;
+        let stream = self.number << 32 | 2 * u64::from(queue) + direction as u64;
         let mut line = Line::with_counters(&parameters, pool, stream, shared.counters.clone());
         let start = Instant::now();
         if let Some(recorder) = &shared.recorder {
@@ -296,7 +314,8 @@ impl Shared {
 }
 
 /// Returns the parameters of one direction, from options of the kind [`LINK`], for a port of this category. A value for
-/// each direction is `from/to`; `from/` is for packets from the port only. Options of recordings have no effect.
+/// each direction is `from/to`; `from/` is for packets from the port only. Options of recordings have no effect. Without
+/// the option `seed`, it is a random number.
 ///
 /// # Errors
 /// The first option whose value cannot be used.
@@ -345,6 +364,10 @@ pub fn of_direction_or_play(
         _ => refused,
     })?;
     parameters.play = play;
+    if !is_there(options, SEED.name) {
+        // 32 bits are easier to repeat by hand.
+        parameters.seed = RandomState::new().hash_one(0) & u64::from(u32::MAX);
+    }
     parameters.packets = Some(parameters.capacity_at(match class {
         PortClass::Card | PortClass::ServedCard | PortClass::Model => OF_CARDS,
         _ => OF_OTHERS,

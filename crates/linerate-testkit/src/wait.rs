@@ -39,6 +39,9 @@ pub fn until(what: impl Display, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// The longest that a process may run that prints all the time.
+const LONGEST: Duration = Duration::from_secs(600);
+
 /// The output of another process. A read fails if no data arrives within [`TIME_LIMIT`].
 pub struct Timely<R>(pub R);
 
@@ -69,10 +72,21 @@ pub fn end_of(child: &mut Child) -> ExitStatus {
 /// Reads the rest of a process's piped output, and waits for the process's end.
 #[track_caller]
 pub fn output_of(mut child: Child) -> Output {
-    let all = |stream: Option<Box<dyn Read + Send>>| {
-        let mut bytes = Vec::new();
-        let read = stream.map_or(Ok(0), |mut stream| stream.read_to_end(&mut bytes));
-        (bytes, read)
+    let start = Instant::now();
+    let all = move |stream: Option<Box<dyn Read + Send>>| {
+        let (mut bytes, mut part) = (Vec::new(), [0; 4096]);
+        let Some(mut stream) = stream else { return (bytes, Ok(())) };
+        loop {
+            match stream.read(&mut part) {
+                Ok(0) => return (bytes, Ok(())),
+                Ok(_) if start.elapsed() > LONGEST => {
+                    let why = format!("it still prints after {} s", LONGEST.as_secs());
+                    return (bytes, Err(io::Error::new(io::ErrorKind::TimedOut, why)));
+                }
+                Ok(count) => bytes.extend_from_slice(&part[..count]),
+                Err(error) => return (bytes, Err(error)),
+            }
+        }
     };
     let out = child.stdout.take().map(|stream| Box::new(Timely(stream)) as Box<dyn Read + Send>);
     let err = child.stderr.take().map(|stream| Box::new(Timely(stream)) as Box<dyn Read + Send>);
@@ -89,7 +103,8 @@ pub fn output_of(mut child: Child) -> Output {
 
 /// As [`Command::output`], with a time limit.
 pub trait OutputTimeout {
-    /// Returns the status and all output. Fails if the command neither prints nor ends within [`TIME_LIMIT`].
+    /// Returns the status and all output. Fails if the command neither prints nor ends within [`TIME_LIMIT`], or prints for
+    /// ten minutes.
     fn output_in_time(&mut self) -> io::Result<Output>;
 }
 

@@ -323,7 +323,7 @@ proptest! {
         let (mut frames, mut expected) = (Vec::new(), Vec::new());
         for (n, (spec, damage)) in specs.iter().enumerate() {
             let payload = if is_jumbo { spec.payload % 8800 } else { spec.payload % 1300 };
-            // The card looks for headers after one tag only (7.1.6.2).
+            // The card finds headers after one tag only (7.1.6.2).
             let tags = spec.tags.iter().take(1).map(|_| false).collect();
             let spec = Spec { tags, payload, ..spec.clone() };
             let (mut bytes, at) = finished(&spec, n as u8);

@@ -48,7 +48,8 @@ impl FromStr for Subnet {
 }
 
 impl Subnet {
-    /// Takes the first address that no other host of the port's network has or is about to take.
+    /// Takes the first address that no other host of the port's network has or is about to take. Probes and their replies
+    /// take `delay` longer than on a cable.
     ///
     /// # Errors
     /// All are taken.
@@ -56,7 +57,7 @@ impl Subnet {
         &self,
         mac: MacAddress,
         pool: &Arc<Pool>,
-        port: &str,
+        (port, delay): (&str, Duration),
         tx: &mut TxQueue,
         rx: &mut [RxQueue],
     ) -> Result<(IpAddr, u8), Error> {
@@ -68,8 +69,9 @@ impl Subnet {
             for _ in 0..PROBES {
                 let taken = |host: &Host, frame: &[u8]| host.conflict(frame, address);
                 let probe = Host::new(mac.0, []).probe(address);
-                is_taken =
-                    responder.exchange(&probe, WAIT, (port, "a free address"), (&mut *tx, &mut *rx), taken)?.is_some();
+                is_taken = responder
+                    .exchange(&probe, WAIT + delay, (port, "a free address"), (&mut *tx, &mut *rx), taken)?
+                    .is_some();
                 if is_taken {
                     break;
                 }
