@@ -246,10 +246,7 @@ impl Place {
             usage(&format!("a command has at most {MOST_INTERFACES} interfaces"));
         }
         if self.address.len() > ports {
-            usage(&format!(
-                "--address is given {} times, for {ports} interfaces: one for each --port",
-                self.address.len()
-            ));
+            usage(&format!("{} times --address is too many: it is one for each --port", self.address.len()));
         }
         if self.net.is_some() && ports == self.address.len() {
             usage("--net finds an address for an interface without --address, and all have one");

@@ -690,8 +690,8 @@ fn what_prevents_it_is_named() {
     assert!(said.contains("filter of system calls") && said.contains("--security-opt seccomp=unconfined"), "{said}");
     for (options, part) in [
         ("--address 10.0.0.1", "no prefix length"),
-        ("--address 10.0.0.1/24 --address 10.0.1.1/24", "only 1 times --port"),
-        ("--net --address 10.0.0.1/24", "--net is for one interface"),
+        ("--address 10.0.0.1/24 --address 10.0.1.1/24", "one for each --port"),
+        ("--net --address 10.0.0.1/24", "and all have one"),
         ("--user daemon", "--user needs root"),
         ("--net=10.0.0.0/31", "8 to 30 bits"),
         ("--address 10.0.0.255/24", "its broadcast address"),
