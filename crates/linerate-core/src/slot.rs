@@ -108,7 +108,7 @@ impl Slot {
     }
 
     /// Returns whether the packet's checksum or segmentation is pending. Set only on first slots, and only with ports
-    /// opened with offloads.
+    /// opened with offloads or metadata.
     #[inline(always)]
     pub const fn is_unfinished(&self) -> bool {
         self.data & UNFINISHED != 0

@@ -105,6 +105,9 @@ pub mod config {
 /// | | flags | gso_type | hdr_len | gso_size | csum_start | csum_offset | num_buffers |
 pub mod header {
     #![allow(missing_docs)]
+    pub const FLAGS: usize = 0;
+    /// A flag: the device has validated the checksum.
+    pub const DATA_VALID: u8 = 2;
     pub const NUM_BUFFERS: usize = 10;
     /// The length with `num_buffers`: modern devices, and legacy devices with mergeable buffers.
     pub const LEN: usize = 12;

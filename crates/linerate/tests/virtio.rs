@@ -11,6 +11,7 @@ use fake_virtio::{
     COMMON, CTRL_RX, CTRL_VQ, DEVICE, HEADER, MERGEABLE, MQ, Memory, PACKED, Queue, SPLIT, set_buffers, words,
 };
 use linerate::memory::{Mapping, PageSize, Pages, Pool, Region, RegionOptions};
+use linerate::metadata::{Checksum, Metadata};
 use linerate::nic::virtio::Virtio;
 use linerate::pci::IoPorts;
 use linerate::port::{Device, Link, Receive, Vectors};
@@ -103,10 +104,22 @@ fn a_queue_that_starts_during_a_reset_has_one_owner() {
     }
 }
 
-/// Delivers a packet as a device does: writes header and bytes to buffers in parts of `PART` bytes. The header contains
-/// the number of buffers (5.1.6.4). Calls `between` before each part except the first.
-fn arrive(packets: &Mapping, queue: &mut Queue, bytes: &[u8], buffers: u16, mut between: impl FnMut()) {
-    let all = [&[0; HEADER][..], bytes].concat();
+/// Delivers a packet as a device does, with a header of zeros and the number of buffers (5.1.6.4). Calls `between`
+/// before each part of `PART` bytes except the first.
+fn arrive(packets: &Mapping, queue: &mut Queue, bytes: &[u8], buffers: u16, between: impl FnMut()) {
+    arrive_with(&[0; HEADER], packets, queue, bytes, buffers, between);
+}
+
+/// As [`arrive`], with a header.
+fn arrive_with(
+    header: &[u8],
+    packets: &Mapping,
+    queue: &mut Queue,
+    bytes: &[u8],
+    buffers: u16,
+    mut between: impl FnMut(),
+) {
+    let all = [header, bytes].concat();
     for (n, part) in all.chunks(PART).enumerate() {
         if n > 0 {
             between();
@@ -182,6 +195,48 @@ fn a_packet_has_the_bytes_written_to_any_number_of_buffers() {
         drop(batch);
         assert_eq!(pool.available(), 1024);
     }
+}
+
+/// Returns the flags of some headers (5.1.6), and the verdict of each.
+const VERDICTS: [(u8, Checksum); 4] =
+    [(0, Checksum::Unknown), (1, Checksum::Left), (2, Checksum::Good), (3, Checksum::Left)];
+
+#[test]
+fn a_header_s_flags_are_the_verdict_on_the_checksum() {
+    for (is_packed, vectors, metadata) in product() {
+        let (device, pool) = (Memory::new(if is_packed { PACKED } else { SPLIT } | MERGEABLE), pool());
+        let options = Options { ring: Some(64), max_frame: 9018, vectors, metadata, ..Options::default() };
+        let mut port = fake_virtio::open(&device, options.of_port("described", pool.clone()).unwrap()).unwrap();
+        let (mut rx, _tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
+        let [mut queue, _] = Queue::pair(&device, 64, is_packed);
+        let packets = device.mapped.lock().unwrap()[0].clone();
+        let mut batch = Batch::new();
+        // One packet, a few, and groups of the vector loops; then also packets of several buffers.
+        for lens in [&[60][..], &[60; 3], &[60; 24], &[60, 60, 3000, 60, 1514, 9000, 60]] {
+            for (n, &len) in lens.iter().enumerate() {
+                let mut header = [0; HEADER];
+                // The checksum of the bytes from 34 on is at byte 40.
+                (header[0], header[6], header[8]) = (VERDICTS[n % 4].0, 34, 6);
+                arrive_with(&header, &packets, &mut queue, &vec![n as u8; len], parts(len), || ());
+            }
+            rx.recv(&mut batch);
+            let all: Vec<_> = batch.packets().map(|packet| (packet.len(), packet[0], packet.metadata())).collect();
+            let expected = lens.iter().enumerate().map(|(n, &len)| {
+                let checksum = if metadata { VERDICTS[n % 4].1 } else { Checksum::Unknown };
+                (len, n as u8, Metadata { checksum, ..Metadata::default() })
+            });
+            assert_eq!(all, expected.collect::<Vec<_>>(), "{is_packed}, {vectors:?}, metadata={metadata}");
+            batch.clear();
+        }
+        drop((rx, _tx, batch));
+        assert_eq!(pool.available(), 1024);
+    }
+}
+
+/// Returns both formats of queues, scalar and vector loops, with and without metadata.
+fn product() -> impl Iterator<Item = (bool, Vectors, bool)> {
+    let loops = [Vectors::Scalar, Vectors::Avx2, Vectors::Best].into_iter().filter(|vectors| vectors.is_supported());
+    loops.flat_map(|vectors| [(false, false), (false, true), (true, false), (true, true)].map(|(a, b)| (a, vectors, b)))
 }
 
 /// Reads the next available packet, as a device does.

@@ -72,6 +72,9 @@ const OFFLOADS: u64 = feature::CSUM
     | feature::HOST_ECN
     | feature::HOST_USO;
 
+/// Features negotiated only for a port with metadata.
+const METADATA: u64 = feature::GUEST_CSUM;
+
 /// Features with which the device may pass unsegmented packets to the driver.
 const GUEST_SEGMENTATION: u64 =
     feature::GUEST_TSO4 | feature::GUEST_TSO6 | feature::GUEST_ECN | feature::GUEST_USO4 | feature::GUEST_USO6;
@@ -93,10 +96,11 @@ impl Hardware {
         reset(&*transport, &*bus, &config.name)?;
         let offered = transport.features();
         let offloads = if config.options.offloads { OFFLOADS } else { 0 };
+        let metadata = if config.options.metadata { METADATA } else { 0 };
         // Ignore features that depend on the control queue if there is none (5.1.3.1), even if offered.
         let needs_control = feature::CTRL_RX | feature::CTRL_MAC_ADDR | feature::MQ;
         let offered = if offered & feature::CTRL_VQ == 0 { offered & !needs_control } else { offered };
-        let features = match offered & (wanted(&*transport) | offloads) {
+        let features = match offered & (wanted(&*transport) | offloads | metadata) {
             packed if is_packed(packed) => packed & !feature::EVENT_IDX,
             split => split,
         };
@@ -124,7 +128,6 @@ impl Hardware {
                 as u32,
             separate: features & (feature::VERSION_1 | feature::ANY_LAYOUT) == 0,
             mergeable: features & feature::MRG_RXBUF != 0,
-            offloads: features & feature::GUEST_CSUM != 0,
         };
         let region = config.pool.region();
         if !layout.mergeable && region.room() < config.options.max_frame {

@@ -6,6 +6,7 @@
 //!
 //! - `queue`: **receive and send**, top-down in one file: read this one first
 //! - `sent`, `sent_word`: the packets in a transmit queue; `vector`: loops with vector instructions
+//! - `described`: receive queues that also read the packets' headers, for offloads and metadata
 //! - `ring`: the interface of a virtqueue; `split`, `packed`: its two formats
 //! - `control`: commands on the control queue
 //! - `hardware`: negotiation, bringing up the device, the state that queues share; `start`: starting and stopping
@@ -15,6 +16,7 @@
 #![allow(unsafe_code)]
 
 mod control;
+mod described;
 mod hardware;
 mod packed;
 mod queue;
@@ -28,6 +30,7 @@ mod vector;
 
 use std::sync::Arc;
 
+use described::Described;
 use hardware::Hardware;
 use linerate_core::error::{Error, Result};
 use linerate_core::memory::{Addresses, Locate, Pool};
@@ -36,6 +39,8 @@ use linerate_core::port::{
 };
 use linerate_spec::virtio::{config as device_config, control as command, feature};
 use packed::Packed;
+use queue::VirtioRx;
+use ring::DriverRing;
 use split::Split;
 pub use transport::{Notify, QueueAddresses, Transport};
 
@@ -112,8 +117,8 @@ impl Virtio {
 
     fn rx_at<L: Locate>(&self, queue: u16, counters: Arc<QueueCounters>, addresses: L) -> Result<Box<dyn Receive>> {
         Ok(match self.is_packed() {
-            true => Box::new(Rx::new(self.hardware.start_rx::<Packed, L>(queue, counters, addresses)?)),
-            false => Box::new(Rx::new(self.hardware.start_rx::<Split, L>(queue, counters, addresses)?)),
+            true => boxed(self.hardware.start_rx::<Packed, L>(queue, counters, addresses)?),
+            false => boxed(self.hardware.start_rx::<Split, L>(queue, counters, addresses)?),
         })
     }
 
@@ -122,6 +127,14 @@ impl Virtio {
             true => Box::new(Tx::new(self.hardware.start_tx::<Packed, L>(queue, counters, addresses)?)),
             false => Box::new(Tx::new(self.hardware.start_tx::<Split, L>(queue, counters, addresses)?)),
         })
+    }
+}
+
+/// Boxes a receive queue, which reads the packets' headers if needed.
+fn boxed<R: DriverRing, L: Locate>(rx: VirtioRx<R, L>) -> Box<dyn Receive> {
+    match described::are_needed(rx.hardware.features) {
+        true => Box::new(Rx::new(Described(rx))),
+        false => Box::new(Rx::new(rx)),
     }
 }
 

@@ -184,7 +184,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
     /// Returns whether packets in one buffer can be taken from the ring without special cases.
     #[inline(always)]
     fn is_plain(&self) -> bool {
-        !(self.layout.separate || self.layout.offloads) && self.missing == 0 && self.reported.count == 0 && !self.broken
+        !self.layout.separate && self.missing == 0 && self.reported.count == 0 && !self.broken
     }
 
     /// Publishes the buffers that replace `received` packets.
@@ -243,7 +243,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
         if done > 0 && (done == slots.len() || self.ring.used_index() == 0) {
             return done;
         }
-        if self.layout.separate || self.layout.offloads {
+        if self.layout.separate {
             return 0;
         }
         let (slots, fresh) = (&mut slots[done..], &fresh[done..]);
@@ -430,12 +430,6 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
             // `possible` means that `len` bytes fit. If the slot is not pushed, the fresh buffer goes back.
             let is_pushed = unsafe {
                 let mut slot = Slot::new(buf, offset, len as u16, buffers > 1);
-                if is_first && self.layout.offloads {
-                    let todo = offload(header);
-                    if todo.is_needed() {
-                        todo.note(&mut slot, self.pool.region().view());
-                    }
-                }
                 batch.push_slot(&self.pool, &mut slot) || {
                     batch.recycle(&[new]); // unreachable: a chain of MAX_CHAIN slots fits beyond the capacity
                     false
@@ -502,11 +496,6 @@ enum Next {
     Nothing,
     /// The device returned an id that it was not given.
     Invalid,
-}
-
-/// Returns the part of a header that describes offloads.
-fn offload(header: [u8; header::LEN]) -> Offload {
-    Offload(std::array::from_fn(|index| header[index]))
 }
 
 /// A transmit queue.

@@ -128,8 +128,6 @@ pub(super) struct HeaderLayout {
     pub separate: bool,
     /// The header contains the packet's count of buffers.
     pub mergeable: bool,
-    /// The header may contain offloads that the device leaves to the driver.
-    pub offloads: bool,
 }
 
 impl HeaderLayout {

@@ -64,7 +64,7 @@ impl Hardware {
             bufs: bufs.into(),
             layout: self.layout,
             doorbell,
-            groups: self.groups(&addresses, longest_single).filter(|_| !self.layout.offloads),
+            groups: self.groups(&addresses, longest_single),
             addresses,
             placement,
             room: room as u32,

@@ -1,0 +1,93 @@
+//! A receive queue that also reads the header of each packet (5.1.6.4): pending offloads, and what the device found out
+//! about the packet ([`Metadata`]).
+//!
+//! The header stays before the packet in its buffer. So it is read after the loops of `queue` have taken the packets,
+//! and these loops stay as they are.
+#![allow(unsafe_code)]
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use linerate_core::batch::Batch;
+use linerate_core::error::Result;
+use linerate_core::memory::{Locate, Pool};
+use linerate_core::metadata::{Checksum, Metadata};
+use linerate_core::offload::Offload;
+use linerate_core::port::RegionRx;
+use linerate_spec::virtio::{feature, header};
+
+use super::queue::VirtioRx;
+use super::ring::DriverRing;
+
+/// A receive queue of a device whose headers contain more than a count of buffers.
+pub(super) struct Described<R: DriverRing, L: Locate>(pub VirtioRx<R, L>);
+
+/// Returns whether the headers of received packets contain more than a count of buffers, with these features.
+pub(super) fn are_needed(features: u64) -> bool {
+    features & feature::GUEST_CSUM != 0
+}
+
+impl<R: DriverRing, L: Locate> RegionRx for Described<R, L> {
+    fn pool(&self) -> &Arc<Pool> {
+        self.0.pool()
+    }
+
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        let before = batch.len();
+        let received = self.0.recv(batch);
+        self.describe(batch, before);
+        received
+    }
+
+    fn buffers(&self) -> usize {
+        self.0.buffers()
+    }
+
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        self.0.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.0.disarm();
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        self.0.stop()
+    }
+}
+
+impl<R: DriverRing, L: Locate> Described<R, L> {
+    /// Notes offloads and metadata of the packets after the first `before` slots.
+    fn describe(&self, batch: &mut Batch, before: usize) {
+        let (region, len) = (self.0.pool.region(), self.0.layout.len as usize);
+        let has_metadata = self.0.hardware.config.options.metadata;
+        // SAFETY: only used to read the headers of received packets, and to write their notes.
+        let (memory, view) = unsafe { (region.mapping(), region.view()) };
+        // SAFETY: each entry keeps its slot; only flags change.
+        let slots = unsafe { batch.raw_slots() };
+        let mut is_first = true;
+        for slot in &mut slots[before..] {
+            if std::mem::replace(&mut is_first, !slot.has_more()) {
+                let mut header = [0; header::LEN];
+                memory.read(((slot.buf() as usize) << region.shift()) + slot.offset() - len, &mut header[..len]);
+                let offload = Offload(std::array::from_fn(|at| header[at]));
+                if offload.is_needed() {
+                    offload.note(slot, view);
+                }
+                let found = metadata(header);
+                if has_metadata && found != Metadata::default() {
+                    found.describe(slot, view);
+                }
+            }
+        }
+    }
+}
+
+/// Returns the metadata in a header.
+fn metadata(header: [u8; header::LEN]) -> Metadata {
+    let checksum = match header[header::FLAGS] & header::DATA_VALID {
+        0 => Checksum::Unknown,
+        _ => Checksum::Good,
+    };
+    Metadata { checksum, ..Metadata::default() }
+}
