@@ -37,6 +37,7 @@ pub mod feature {
     pub const GUEST_USO4: u64 = 1 << 54;
     pub const GUEST_USO6: u64 = 1 << 55;
     pub const HOST_USO: u64 = 1 << 56;
+    pub const HASH_REPORT: u64 = 1 << 57;
     pub const SPEED_DUPLEX: u64 = 1 << 63;
     pub const ANY_LAYOUT: u64 = 1 << 27;
     pub const INDIRECT_DESC: u64 = 1 << 28;
@@ -96,13 +97,18 @@ pub mod config {
     pub const STATUS_LINK_UP: u16 = 1;
     pub const MAX_VIRTQUEUE_PAIRS: u32 = 8;
     pub const SPEED: u32 = 12;
+    /// In bytes, at least 40.
+    pub const RSS_MAX_KEY_SIZE: u32 = 17;
+    pub const SUPPORTED_HASH_TYPES: u32 = 20;
+    /// The end of the last of these fields.
+    pub const END: u32 = 24;
 }
 
 /// The header before every frame (5.1.6): `struct virtio_net_hdr`, little-endian.
 ///
-/// | byte | 0 | 1 | 2 | 4 | 6 | 8 | 10 |
-/// |---|---|---|---|---|---|---|---|
-/// | | flags | gso_type | hdr_len | gso_size | csum_start | csum_offset | num_buffers |
+/// | byte | 0 | 1 | 2 | 4 | 6 | 8 | 10 | 12 | 16 |
+/// |---|---|---|---|---|---|---|---|---|---|
+/// | | flags | gso_type | hdr_len | gso_size | csum_start | csum_offset | num_buffers | hash_value | hash_report |
 pub mod header {
     #![allow(missing_docs)]
     pub const FLAGS: usize = 0;
@@ -113,6 +119,26 @@ pub mod header {
     pub const LEN: usize = 12;
     /// The length without `num_buffers`: other legacy devices.
     pub const SHORT_LEN: usize = 10;
+    pub const HASH_VALUE: usize = 12;
+    pub const HASH_REPORT: usize = 16;
+    /// The length with a hash (`HASH_REPORT`), the longest.
+    pub const HASH_LEN: usize = 20;
+}
+
+/// The types of hashes (5.1.6.4.3): bit `n` of the sets of types, and the value `n + 1` of a header's `hash_report`
+/// (5.1.6.4.4).
+pub mod hash {
+    #![allow(missing_docs)]
+    pub const IPV4: u16 = 0;
+    pub const TCPV4: u16 = 1;
+    pub const UDPV4: u16 = 2;
+    pub const IPV6: u16 = 3;
+    pub const TCPV6: u16 = 4;
+    pub const UDPV6: u16 = 5;
+    /// This and the next two are for packets with extension headers. They cover the addresses in these headers.
+    pub const IP_EX: u16 = 6;
+    pub const TCP_EX: u16 = 7;
+    pub const UDP_EX: u16 = 8;
 }
 
 /// Commands on the control queue (5.1.6.5): class and command.
@@ -122,6 +148,7 @@ pub mod control {
     pub const RX_ALLMULTI: [u8; 2] = [0, 1];
     pub const MAC_ADDR_SET: [u8; 2] = [1, 1];
     pub const MQ_VQ_PAIRS_SET: [u8; 2] = [4, 0];
+    pub const MQ_HASH_CONFIG: [u8; 2] = [4, 2];
     pub const OK: u8 = 0;
 }
 

@@ -3,18 +3,19 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fake_virtio::{
-    COMMON, CTRL_RX, CTRL_VQ, DEVICE, HEADER, MERGEABLE, MQ, Memory, PACKED, Queue, SPLIT, set_buffers, words,
+    COMMON, CTRL_RX, CTRL_VQ, DEVICE, HASH_REPORT, HEADER, MERGEABLE, MQ, Memory, PACKED, Queue, SPLIT, set_buffers,
+    words,
 };
 use linerate::memory::{Mapping, PageSize, Pages, Pool, Region, RegionOptions};
-use linerate::metadata::{Checksum, Metadata};
+use linerate::metadata::{Checksum, Hash, HashFields, Metadata};
 use linerate::nic::virtio::Virtio;
 use linerate::pci::IoPorts;
-use linerate::port::{Device, Link, Receive, Vectors};
+use linerate::port::{Device, Link, Receive, Rss, Vectors};
 use linerate::{Batch, Error, Options};
 use linerate_testkit::Deadline;
 use proptest::prelude::*;
@@ -231,6 +232,153 @@ fn a_header_s_flags_are_the_verdict_on_the_checksum() {
         drop((rx, _tx, batch));
         assert_eq!(pool.available(), 1024);
     }
+}
+
+/// A device's end of the control queue: a thread that answers commands, and records them. `answer` returns the
+/// acknowledgement and the count of bytes that the device claims to have written.
+struct Controller {
+    commands: Arc<Mutex<Vec<Vec<u8>>>>,
+    is_ended: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Controller {
+    /// Starts for a device with `queues` queues, the last of which is the control queue.
+    fn start(
+        device: &Arc<Memory>,
+        queues: usize,
+        is_packed: bool,
+        answer: impl Fn(&[u8]) -> (u8, u32) + Send + 'static,
+    ) -> Controller {
+        let (commands, is_ended) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let (device, recorded, ended) = (device.clone(), commands.clone(), is_ended.clone());
+        let thread = std::thread::spawn(move || {
+            let mut queue = None;
+            while !ended.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+                let is_up = words(&device.bar, STATUS, 1)[0].load(Ordering::Acquire) >> 32 & 4 != 0;
+                let Some(rings) = device.mapped.lock().unwrap().get(1).cloned().filter(|_| is_up) else { continue };
+                // The driver writes zeros to all of the memory during a reset, also to this unused word.
+                let is_known = words(&rings, 4088, 1)[0].swap(1, Ordering::AcqRel) != 0;
+                let queue = match queue.take().filter(|_| is_known) {
+                    Some(known) => queue.insert(known),
+                    None => queue.insert(Queue::at(&device, queues - 1, queues, 64, is_packed)),
+                };
+                let Some(chain) = queue.accept() else { continue };
+                let parts = queue.parts(&chain);
+                let read = |&(address, len): &(u64, u32)| {
+                    let mut bytes = vec![0; len as usize];
+                    rings.read(address as u32 as usize, &mut bytes);
+                    bytes
+                };
+                let command: Vec<u8> = parts[..parts.len() - 1].iter().flat_map(read).collect();
+                let (acknowledgement, written) = answer(&command);
+                recorded.lock().unwrap().push(command);
+                rings.write(parts[parts.len() - 1].0 as u32 as usize, &[acknowledgement]);
+                queue.finish(chain, written);
+            }
+        });
+        Controller { commands, is_ended, thread: Some(thread) }
+    }
+
+    /// Returns the commands since the last call.
+    fn commands(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.commands.lock().unwrap())
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.is_ended.store(true, Ordering::Relaxed);
+        let outcome = self.thread.take().expect("it runs").join();
+        assert!(outcome.is_ok() || std::thread::panicking(), "the device's end has panicked");
+    }
+}
+
+/// An acknowledgement without an error.
+const ACCEPTED: (u8, u32) = (0, 1);
+
+/// The configuration of hashes with the default key: the types, zeros, and the key.
+fn hash_config(types: u8) -> Vec<u8> {
+    [&[4, 2, types, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 40][..], &Rss::DEFAULT_KEY].concat()
+}
+
+#[test]
+fn a_header_s_hash_is_reported() {
+    for (is_packed, vectors, is_mergeable) in product() {
+        let mergeable = if is_mergeable { MERGEABLE } else { 0 };
+        let device = Memory::new(if is_packed { PACKED } else { SPLIT } | mergeable | CTRL_VQ | HASH_REPORT);
+        device.set_hash_limits(40, 0, 0x1FF);
+        let (pool, controller) = (pool(), Controller::start(&device, 3, is_packed, |_| ACCEPTED));
+        let options = Options { ring: Some(64), vectors, metadata: true, ..Options::default() };
+        let mut port = fake_virtio::open(&device, options.of_port("hashes", pool.clone()).unwrap()).unwrap();
+        assert_eq!(controller.commands(), [hash_config(0x3F)]);
+        let (mut rx, mut tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
+        let [mut rx_end, mut tx_end] = [0, 1].map(|index| Queue::at(&device, index, 3, 64, is_packed));
+        let packets = device.mapped.lock().unwrap()[0].clone();
+        let mut batch = Batch::new();
+        for count in [1, 3, 24] {
+            for n in 0..count {
+                let mut header = [0; HEADER + 8];
+                header[12..16].copy_from_slice(&(0xABCD_0000u32 + n).to_le_bytes());
+                header[16] = n as u8 % 12;
+                arrive_with(&header, &packets, &mut rx_end, &[n as u8; 60], 1, || ());
+            }
+            assert_eq!(rx.recv(&mut batch), count as usize);
+            for (n, packet) in (0..).zip(batch.packets()) {
+                let fields = [
+                    HashFields::Ipv4,
+                    HashFields::TcpIpv4,
+                    HashFields::UdpIpv4,
+                    HashFields::Ipv6,
+                    HashFields::TcpIpv6,
+                    HashFields::UdpIpv6,
+                    // With the addresses of extension headers.
+                    HashFields::Ipv6,
+                    HashFields::TcpIpv6,
+                    HashFields::UdpIpv6,
+                ];
+                // 0 is for no hash, 10 and 11 are unknown.
+                let fields = (n as usize % 12).checked_sub(1).and_then(|type_| fields.get(type_));
+                let hash = fields.map(|&fields| Hash { value: 0xABCD_0000 + n, fields });
+                assert_eq!((packet.metadata().hash, &packet[..]), (hash, &[n as u8; 60][..]), "{n} of {count}");
+            }
+            // A device reads headers of the same length.
+            assert_eq!(tx.send(&mut batch), count as usize);
+            for n in 0..count {
+                let (chain, read) = leave(&packets, &mut tx_end).expect("a packet");
+                assert!(read[..HEADER + 8] == [0; HEADER + 8] && read[HEADER + 8..] == [n as u8; 60], "{read:?}");
+                tx_end.finish(chain, 0);
+            }
+            tx.send(&mut batch);
+        }
+        drop((rx, tx, batch));
+        assert_eq!(pool.available(), 1024);
+    }
+}
+
+#[test]
+fn hashes_of_a_device_that_violates_its_limits_are_errors() {
+    let open = |key, types, answer: (u8, u32), metadata| {
+        let device = Memory::new(SPLIT | CTRL_VQ | HASH_REPORT);
+        device.set_hash_limits(key, 0, types);
+        let _controller = Controller::start(&device, 3, false, move |_| answer);
+        let options = Options { ring: Some(64), metadata, ..Options::default() };
+        fake_virtio::open(&device, options.of_port("liar", pool()).unwrap())
+    };
+    let said = |key, types, answer| message(open(key, types, answer, true));
+    assert!(said(39, 0x3F, ACCEPTED).contains("its rss_max_key_size is 39"));
+    assert!(said(40, 0x1C0, ACCEPTED).contains("its supported_hash_types has none"));
+    assert!(said(40, 0x3F, (1, 1)).contains("it has no hash report: the device rejected the command"));
+    assert!(said(40, 0x3F, (0xFF, 0)).contains("does not acknowledge a command"));
+    // Without metadata, the limits do not matter.
+    open(0, 0, (1, 1), false).unwrap();
+    // A device whose configuration ends before the limits.
+    let device = Memory::new(SPLIT | CTRL_VQ | HASH_REPORT);
+    device.set_config(0x40 + 0x18 * 3 + 12, 20);
+    device.set_config(0x40 + 0x18 * 3 + 13, 0);
+    let options = Options { ring: Some(64), metadata: true, ..Options::default() };
+    fake_virtio::open(&device, options.of_port("short", pool()).unwrap()).unwrap();
 }
 
 /// Returns both formats of queues, scalar and vector loops, with and without metadata.

@@ -55,6 +55,9 @@ pub const CTRL_VQ: u32 = 1 << 17;
 pub const CTRL_RX: u32 = 1 << 18;
 pub const MQ: u32 = 1 << 22;
 
+/// `HASH_REPORT` in the upper half; the bit has no meaning in the lower half.
+pub const HASH_REPORT: u32 = 1 << 25;
+
 /// A device of plain memory: reads return what has been written.
 pub struct Memory {
     config: Mutex<[u8; 256]>,
@@ -91,6 +94,12 @@ impl Memory {
         let shift = offset % 8 * 8;
         let set = |old: u64| Some(old & !(0xFFFF_FFFF << shift) | u64::from(value) << shift);
         word.fetch_update(Ordering::AcqRel, Ordering::Acquire, set).unwrap();
+    }
+
+    /// Sets the limits of hashes (5.1.4): the longest key, the longest table, and the set of types.
+    pub fn set_hash_limits(&self, key: u8, table: u16, types: u32) {
+        self.set_32(DEVICE + 16, u32::from(key) << 8 | u32::from(table) << 16);
+        self.set_32(DEVICE + 20, types);
     }
 
     /// Returns the queue of the last notification since the previous call, if there was one.
@@ -220,12 +229,18 @@ pub struct Chain {
 impl Queue {
     /// Returns the first receive queue and the first transmit queue of an open device without a control queue.
     pub fn pair(device: &Memory, size: usize, is_packed: bool) -> [Queue; 2] {
-        // The driver has written the transmit queue's addresses last. The memory has two equal parts; the transmit
-        // queue is in the second.
+        [0, 1].map(|index| Queue::at(device, index, 2, size, is_packed))
+    }
+
+    /// Returns queue `index` of an open device with `count` queues.
+    pub fn at(device: &Memory, index: usize, count: usize, size: usize, is_packed: bool) -> Queue {
+        // The driver has written the last queue's addresses last. The memory has equal parts: one before the queues, and
+        // one for each.
         let address = |register: usize| words(&device.bar, COMMON + register, 1)[0].load(Relaxed) as u32 as usize;
         let [table, driver, used] = [32, 40, 48].map(address);
         let rings = device.mapped.lock().unwrap()[1].clone();
-        [table / 2, 0].map(|back| match is_packed {
+        let back = table / count * (count - 1 - index);
+        match is_packed {
             true => Queue::Packed(Packed {
                 ring: shared(&rings, table - back, size),
                 events: shared(&rings, table - back + 16 * size, 2),
@@ -240,7 +255,7 @@ impl Queue {
                 accepted: 0,
                 finished: 0,
             }),
-        })
+        }
     }
 
     /// Enables or disables notifications from the driver.

@@ -10,9 +10,11 @@ use super::ring::{DriverRing, Part};
 use super::transport::{Notify, wait_until};
 
 /// Bytes reserved for a command: class and command, data, acknowledgement.
-pub(super) const ROOM: usize = 64;
+pub(super) const ROOM: usize = 512;
 const DATA: usize = 2;
 const ANSWER: usize = ROOM - 1;
+/// The acknowledgement that no device writes.
+const NONE: u8 = 0xFF;
 
 /// The control queue.
 pub(super) struct Control {
@@ -35,7 +37,7 @@ impl Control {
     pub fn command(&mut self, command: [u8; 2], data: &[u8], what: &'static str) -> Result<()> {
         self.memory.write(self.offset, &command);
         self.memory.write(self.offset + DATA, data);
-        self.memory.write(self.offset + ANSWER, &[0xFF]);
+        self.memory.write(self.offset + ANSWER, &[NONE]);
         let part = |descriptor, at: usize, len: usize, writable| Part {
             descriptor,
             address: self.address + at as u64,
@@ -47,13 +49,17 @@ impl Control {
         if self.ring.publish(false) {
             self.doorbell.ring();
         }
-        let used = || Ok(self.ring.peek_used().is_some());
+        let mut written = 0;
+        let used = || Ok(self.ring.peek_used().inspect(|&(_, bytes)| written = bytes).is_some());
         wait_until(&self.port, &format!("control queue: {what}"), "5.1.6.5", used)?;
         self.ring.pop_used(parts.len() as u16);
-        let mut answer = [0];
+        let mut answer = [NONE];
         self.memory.read(self.offset + ANSWER, &mut answer);
         match answer[0] {
             control::OK => Ok(()),
+            NONE if written == 0 => {
+                Err(Error::bad_device(format!("it does not acknowledge a command on its control queue: {what}")))
+            }
             _ => Err(Error::unsupported(&self.port, what, "the device rejected the command")),
         }
     }

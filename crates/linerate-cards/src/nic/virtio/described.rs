@@ -11,10 +11,10 @@ use std::sync::Arc;
 use linerate_core::batch::Batch;
 use linerate_core::error::Result;
 use linerate_core::memory::{Locate, Pool};
-use linerate_core::metadata::{Checksum, Metadata};
+use linerate_core::metadata::{Checksum, Hash, HashFields, Metadata};
 use linerate_core::offload::Offload;
 use linerate_core::port::RegionRx;
-use linerate_spec::virtio::{feature, header};
+use linerate_spec::virtio::{feature, hash, header};
 
 use super::queue::VirtioRx;
 use super::ring::DriverRing;
@@ -24,7 +24,7 @@ pub(super) struct Described<R: DriverRing, L: Locate>(pub VirtioRx<R, L>);
 
 /// Returns whether the headers of received packets contain more than a count of buffers, with these features.
 pub(super) fn are_needed(features: u64) -> bool {
-    features & feature::GUEST_CSUM != 0
+    features & (feature::GUEST_CSUM | feature::HASH_REPORT) != 0
 }
 
 impl<R: DriverRing, L: Locate> RegionRx for Described<R, L> {
@@ -68,7 +68,7 @@ impl<R: DriverRing, L: Locate> Described<R, L> {
         let mut is_first = true;
         for slot in &mut slots[before..] {
             if std::mem::replace(&mut is_first, !slot.has_more()) {
-                let mut header = [0; header::LEN];
+                let mut header = [0; header::HASH_LEN];
                 memory.read(((slot.buf() as usize) << region.shift()) + slot.offset() - len, &mut header[..len]);
                 let offload = Offload(std::array::from_fn(|at| header[at]));
                 if offload.is_needed() {
@@ -83,11 +83,22 @@ impl<R: DriverRing, L: Locate> Described<R, L> {
     }
 }
 
-/// Returns the metadata in a header.
-fn metadata(header: [u8; header::LEN]) -> Metadata {
+/// Returns the metadata in a header; without a hash, the rest of the header is 0.
+fn metadata(header: [u8; header::HASH_LEN]) -> Metadata {
     let checksum = match header[header::FLAGS] & header::DATA_VALID {
         0 => Checksum::Unknown,
         _ => Checksum::Good,
     };
-    Metadata { checksum, ..Metadata::default() }
+    let [value @ .., low, high] = [0, 1, 2, 3, 4, 5].map(|at| header[header::HASH_VALUE + at]);
+    let fields = u16::from_le_bytes([low, high]).checked_sub(1).and_then(|reported| match reported {
+        hash::IPV4 => Some(HashFields::Ipv4),
+        hash::TCPV4 => Some(HashFields::TcpIpv4),
+        hash::UDPV4 => Some(HashFields::UdpIpv4),
+        hash::IPV6 | hash::IP_EX => Some(HashFields::Ipv6),
+        hash::TCPV6 | hash::TCP_EX => Some(HashFields::TcpIpv6),
+        hash::UDPV6 | hash::UDP_EX => Some(HashFields::UdpIpv6),
+        _ => None,
+    });
+    let hash = fields.map(|fields| Hash { value: u32::from_le_bytes(value), fields });
+    Metadata { checksum, hash, kind: None }
 }

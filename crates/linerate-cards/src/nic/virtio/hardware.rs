@@ -8,12 +8,13 @@ use linerate_core::error::{Error, Remedy, Result};
 use linerate_core::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Placement};
 use linerate_core::offload::LONGEST;
 use linerate_core::port::{Counters, span_of};
-use linerate_spec::virtio::{control as command, feature, header, status};
+use linerate_spec::virtio::{control as command, feature, status};
 
 use super::control::{Control, ROOM};
 use super::packed::Packed;
 use super::ring::{DriverRing, HeaderLayout, Layout};
 use super::split::Split;
+use super::steering;
 use super::transport::{QueueAddresses, Transport, wait_until};
 use crate::nic::{Config, check_bus};
 use crate::pci::{Bus, Interrupt};
@@ -26,6 +27,8 @@ pub(super) struct Hardware {
     /// The negotiated features.
     pub features: u64,
     pub layout: HeaderLayout,
+    /// The types of hashes that the device computes for this driver, one bit each ([`hash`](linerate_spec::virtio::hash)).
+    pub(super) hash_types: u32,
     pub(super) rx: Box<[QueueMemory]>,
     pub(super) tx: Box<[QueueMemory]>,
     pub counters: Counters,
@@ -73,7 +76,7 @@ const OFFLOADS: u64 = feature::CSUM
     | feature::HOST_USO;
 
 /// Features negotiated only for a port with metadata.
-const METADATA: u64 = feature::GUEST_CSUM;
+const METADATA: u64 = feature::GUEST_CSUM | feature::HASH_REPORT;
 
 /// Features with which the device may pass unsegmented packets to the driver.
 const GUEST_SEGMENTATION: u64 =
@@ -98,7 +101,7 @@ impl Hardware {
         let offloads = if config.options.offloads { OFFLOADS } else { 0 };
         let metadata = if config.options.metadata { METADATA } else { 0 };
         // Ignore features that depend on the control queue if there is none (5.1.3.1), even if offered.
-        let needs_control = feature::CTRL_RX | feature::CTRL_MAC_ADDR | feature::MQ;
+        let needs_control = feature::CTRL_RX | feature::CTRL_MAC_ADDR | feature::MQ | feature::HASH_REPORT;
         let offered = if offered & feature::CTRL_VQ == 0 { offered & !needs_control } else { offered };
         let features = match offered & (wanted(&*transport) | offloads | metadata) {
             packed if is_packed(packed) => packed & !feature::EVENT_IDX,
@@ -123,12 +126,8 @@ impl Hardware {
         if pairs > most {
             return Err(Error::too_many_queues(config.name, "pairs of", pairs, most));
         }
-        let layout = HeaderLayout {
-            len: if features & (feature::VERSION_1 | feature::MRG_RXBUF) != 0 { header::LEN } else { header::SHORT_LEN }
-                as u32,
-            separate: features & (feature::VERSION_1 | feature::ANY_LAYOUT) == 0,
-            mergeable: features & feature::MRG_RXBUF != 0,
-        };
+        let layout = HeaderLayout::new(features);
+        let hash_types = steering::hash_types(&*transport, features)?;
         let region = config.pool.region();
         if !layout.mergeable && region.room() < config.options.max_frame {
             return Err(Error::buffer_too_small(
@@ -186,6 +185,7 @@ impl Hardware {
             transport,
             features,
             layout,
+            hash_types,
             rx,
             tx,
             counters: Counters::new(&config),
@@ -242,7 +242,8 @@ impl Hardware {
         }
         *self.control() = control;
         transport.set_status(reached | status::DRIVER_OK);
-        self.command_promiscuous(state.promiscuous)
+        self.command_promiscuous(state.promiscuous)?;
+        self.configure_hash()
     }
 
     fn start_queue(&self, queue: QueueMemory, vector: Option<u16>) -> Result<()> {

@@ -10,7 +10,7 @@
 //! - `ring`: the interface of a virtqueue; `split`, `packed`: its two formats
 //! - `control`: commands on the control queue
 //! - `hardware`: negotiation, bringing up the device, the state that queues share; `start`: starting and stopping
-//!   queues
+//!   queues; `steering`: hashes of received packets
 //! - `transport`: the device's registers, modern or legacy; [`spec::virtio`](linerate_spec::virtio): their names
 //! - this file: the control side, [`Virtio`]
 #![allow(unsafe_code)]
@@ -25,6 +25,7 @@ mod sent;
 mod sent_word;
 mod split;
 mod start;
+mod steering;
 mod transport;
 mod vector;
 

@@ -37,6 +37,8 @@ use super::vector::{Groups, SMALLEST};
 
 /// The shorter header's length.
 const SHORT: u32 = header::SHORT_LEN as u32;
+/// The length of the header with a hash.
+const LONG: u32 = header::HASH_LEN as u32;
 /// Fewer packets than this are handled one at a time: the setup of the batch loop would cost more than it saves.
 const FEW: usize = 4;
 
@@ -248,6 +250,10 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
         }
         let (slots, fresh) = (&mut slots[done..], &fresh[done..]);
         done + match self.layout {
+            HeaderLayout { len: LONG, mergeable: true, .. } => {
+                self.take_singly::<{ header::HASH_LEN }, true>(slots, fresh)
+            }
+            HeaderLayout { len: LONG, .. } => self.take_singly::<{ header::HASH_LEN }, false>(slots, fresh),
             HeaderLayout { mergeable: true, .. } => self.take_singly::<{ header::LEN }, true>(slots, fresh),
             HeaderLayout { len: SHORT, .. } => self.take_singly::<{ header::SHORT_LEN }, false>(slots, fresh),
             _ => self.take_singly::<{ header::LEN }, false>(slots, fresh),
@@ -584,6 +590,7 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         let memory = unsafe { region.mapping() };
         match self.layout.len {
             SHORT => memory.write(place, &[0; header::SHORT_LEN]),
+            LONG => memory.write(place, &[0; header::HASH_LEN]),
             _ => memory.write(place, &[0; header::LEN]),
         }
         let first = self.sent.push(slot.buf(), length as u32);
@@ -652,6 +659,7 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         filled
             + match self.layout.len {
                 SHORT => self.fill_singly::<{ header::SHORT_LEN }>(&slots[filled..]),
+                LONG => self.fill_singly::<{ header::HASH_LEN }>(&slots[filled..]),
                 _ => self.fill_singly::<{ header::LEN }>(&slots[filled..]),
             }
     }
@@ -752,7 +760,7 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         };
         let place = |slot: &Slot| ((slot.buf() as usize) << self.pool.region().shift()) + slot.offset();
         if in_front {
-            let mut bytes = [0; header::LEN];
+            let mut bytes = [0; header::HASH_LEN];
             if let Some(Offload(todo)) = todo {
                 bytes[..Offload::LEN].copy_from_slice(&todo);
             }

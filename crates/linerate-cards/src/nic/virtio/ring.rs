@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use linerate_core::memory::{DeviceAddress, Mapping, full_fence};
 use linerate_spec::virtio::packed::{AVAILABLE, USED};
+use linerate_spec::virtio::{feature, header};
 
 /// The driver's side of a virtqueue, of either format.
 ///
@@ -131,6 +132,18 @@ pub(super) struct HeaderLayout {
 }
 
 impl HeaderLayout {
+    /// Returns the layout that a device with these features uses.
+    pub fn new(features: u64) -> HeaderLayout {
+        let has = |any: u64| features & any != 0;
+        let len = match has(feature::VERSION_1 | feature::MRG_RXBUF) {
+            _ if has(feature::HASH_REPORT) => header::HASH_LEN,
+            true => header::LEN,
+            false => header::SHORT_LEN,
+        };
+        let separate = !has(feature::VERSION_1 | feature::ANY_LAYOUT);
+        HeaderLayout { len: len as u32, separate, mergeable: has(feature::MRG_RXBUF) }
+    }
+
     /// Returns the number of descriptors of a packet in one buffer.
     pub fn descriptors(self) -> u16 {
         if self.separate { 2 } else { 1 }

@@ -6,7 +6,7 @@ use linerate_core::batch::MAX_CHAIN;
 use linerate_core::error::{Error, Result};
 use linerate_core::memory::Locate;
 use linerate_core::port::QueueCounters;
-use linerate_spec::virtio::{control as command, feature};
+use linerate_spec::virtio::{control as command, feature, header};
 
 use super::hardware::{Hardware, QueueMemory, ZEROS};
 use super::queue::{Reported, VirtioRx, VirtioTx};
@@ -120,7 +120,10 @@ impl Hardware {
             sent: Sent::new(memory.size, self.features & feature::IN_ORDER != 0),
             layout: self.layout,
             doorbell,
-            groups: self.groups(&addresses, self.config.options.max_frame),
+            // The loops write headers of up to 12 bytes.
+            groups: self
+                .groups(&addresses, self.config.options.max_frame)
+                .filter(|_| self.layout.len <= header::LEN as u32),
             addresses,
             zeros: self.rings.addresses().at(ZEROS),
             longest: self.config.options.max_frame,

@@ -102,12 +102,15 @@ struct Modern {
     notify_multiplier: u32,
     isr: Window,
     device: Window,
+    /// Features whose fields are in the device's registers.
+    possible: u64,
 }
 
 /// A part of a BAR.
 struct Window {
     bar: MappedBar,
     offset: u32,
+    len: u32,
 }
 
 /// Registers in BAR 0, as I/O ports.
@@ -174,7 +177,7 @@ impl Transport for Modern {
         (0..2u32).fold(0, |features, half| {
             self.common.store(common::DEVICE_FEATURE_SELECT, half);
             features | u64::from(self.common.load::<u32>(common::DEVICE_FEATURE)) << (32 * half)
-        })
+        }) & self.possible
     }
 
     fn accept(&self, features: u64) {
@@ -344,7 +347,8 @@ impl Modern {
                 if length < shortest || offset as usize + shortest as usize > bar.len() || !offset.is_multiple_of(4) {
                     return Err(malformed("its capabilities point outside its BARs"));
                 }
-                return Ok(Some((Window { bar, offset }, *at)));
+                let len = length.min(bar.len() as u32 - offset);
+                return Ok(Some((Window { bar, offset, len }, *at)));
             }
             unusable.map_or(Ok(None), Err)
         };
@@ -352,14 +356,15 @@ impl Modern {
         let (notify, isr) = (window(NOTIFY, 2)?, window(ISR, 1)?);
         // 10 bytes: MTU and speed, which follow, are optional. Below, only the BAR must have room for them.
         let device_config = window(DEVICE, 10)?;
-        let (Some((notify, notify_at)), Some((isr, _)), Some((config, _))) = (notify, isr, device_config) else {
+        let (Some((notify, notify_at)), Some((isr, _)), Some((device_config, _))) = (notify, isr, device_config) else {
             return Err(malformed("it lacks some of a VirtIO device's capabilities"));
         };
-        if config.offset as usize + 16 > config.bar.len() {
+        if device_config.offset as usize + 16 > device_config.bar.len() {
             return Err(malformed("its configuration is shorter than 16 bytes"));
         }
         let notify_multiplier = read_32(device, notify_at + 16)?;
-        Ok(Some(Modern { common, notify, notify_multiplier, isr, device: config }))
+        let possible = if device_config.len < config::END { !feature::HASH_REPORT } else { !0 };
+        Ok(Some(Modern { common, notify, notify_multiplier, isr, device: device_config, possible }))
     }
 }
 
