@@ -608,7 +608,7 @@ impl fmt::Display for MacAddress {
 pub struct Rss {
     /// The hash key.
     pub key: [u8; 40],
-    /// Queue numbers. The 82599 has 128 entries; a shorter table is repeated to fill them.
+    /// Queue numbers, at most 128. A card's table has 128 entries; a shorter table is repeated to fill them.
     pub table: Vec<u16>,
 }
 
@@ -623,6 +623,49 @@ impl Rss {
     /// Spreads flows evenly over queues 0 to `queues` - 1.
     pub fn evenly(queues: u16) -> Rss {
         Rss { key: Rss::DEFAULT_KEY, table: (0..queues.max(1)).collect() }
+    }
+
+    /// Checks the table of a port with `queues` receive queues.
+    ///
+    /// ```
+    /// use linerate::port::Rss;
+    ///
+    /// Rss::evenly(2).check("0000:03:00.0", 2)?;
+    /// assert!(Rss::evenly(2).check("0000:03:00.0", 1).is_err());
+    /// # Ok::<(), linerate::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`BadOption`](crate::ErrorKind::BadOption) if the table does not have 1 to 128 entries, or contains another queue.
+    pub fn check(&self, port: &str, queues: u16) -> Result<()> {
+        let why = match self.table.iter().find(|&&queue| queue >= queues) {
+            _ if !(1..=128).contains(&self.table.len()) => {
+                format!("the table has {} entries; it must have 1 to 128", self.table.len())
+            }
+            Some(queue) => format!("the table contains queue {queue}; this port can use queues 0 to {}", queues - 1),
+            None => return Ok(()),
+        };
+        Err(Error::new(crate::ErrorKind::BadOption, port, format!("receive-side scaling: {why}")))
+    }
+
+    /// Returns a copy whose table contains only queues of the set `started` (one bit each), in place of others. Returns
+    /// the same table if the set is empty.
+    ///
+    /// ```
+    /// use linerate::port::Rss;
+    ///
+    /// assert_eq!(Rss::evenly(4).among(0b1010).table, [1, 1, 1, 3]);
+    /// ```
+    pub fn among(&self, started: u64) -> Rss {
+        let is_started = |queue: u16| started >> queue & 1 != 0;
+        let queues: Vec<u16> = (0..64).filter(|&queue| is_started(queue)).collect();
+        let mut rss = self.clone();
+        if !queues.is_empty() {
+            for (place, queue) in rss.table.iter_mut().enumerate().filter(|(_, queue)| !is_started(**queue)) {
+                *queue = queues[place % queues.len()];
+            }
+        }
+        rss
     }
 
     /// Returns the value of register `register` of an Intel card's redirection table: four entries of 8 bits.

@@ -70,14 +70,8 @@ impl<E> Receiving<E> {
 
     /// Returns the table in effect while the card receives: started queues replace stopped ones.
     fn effective_rss(&self) -> Option<Rss> {
-        let mut rss = self.rss.clone()?;
-        let started: Vec<u16> = (0..64).filter(|&queue| self.is_started(queue)).collect();
-        if self.on && !started.is_empty() {
-            for (place, queue) in rss.table.iter_mut().enumerate().filter(|(_, queue)| !self.is_started(**queue)) {
-                *queue = started[place % started.len()];
-            }
-        }
-        Some(rss)
+        let rss = self.rss.as_ref()?;
+        Some(if self.on { rss.among(self.started) } else { rss.clone() })
     }
 }
 

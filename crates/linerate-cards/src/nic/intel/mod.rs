@@ -35,7 +35,7 @@ use std::time::Duration;
 pub use clock::{ClockRegisters, PTP};
 use described::Described;
 pub use hardware::Hardware;
-use linerate_core::error::{Error, ErrorKind, Result};
+use linerate_core::error::Result;
 use linerate_core::filter::{Filter, Match};
 use linerate_core::memory::{Addresses, Locate, Pool};
 use linerate_core::port::{
@@ -275,20 +275,7 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
     }
 
     fn set_rss(&mut self, rss: &Rss) -> Result<()> {
-        let queues = self.hardware.config.options.rx_queues.min(C::MAX_RSS_QUEUES);
-        let why = match rss.table.iter().find(|&&queue| queue >= queues) {
-            _ if rss.table.is_empty() || rss.table.len() > 128 => {
-                Some(format!("the table has {} entries; it must have 1 to 128", rss.table.len()))
-            }
-            Some(queue) => Some(format!(
-                "the table contains queue {queue}; this port can use queues 0 to {} (table entries have 4 bits)",
-                queues - 1
-            )),
-            None => None,
-        };
-        if let Some(why) = why {
-            return Err(Error::new(ErrorKind::BadOption, self.name(), format!("receive-side scaling: {why}")));
-        }
+        rss.check(self.name(), self.hardware.config.options.rx_queues.min(C::MAX_RSS_QUEUES))?;
         self.hardware.check_alive()?;
         self.rss = rss.clone();
         self.hardware.apply_rss(rss)
