@@ -447,7 +447,8 @@ fn programs() -> &'static [PathBuf] {
     static PROGRAMS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     PROGRAMS.get_or_init(|| {
         // All packages together: a single package would have other features, and cause a second build.
-        for targets in [&["--bins"][..], &["--example", "stray", "--example", "control", "--example", "stored"]] {
+        let examples = ["--example", "stray", "--example", "control", "--example", "stored", "--example", "received"];
+        for targets in [&["--bins"][..], &examples] {
             let mut build = Command::new(env!("CARGO"));
             build.current_dir(root()).args(["build", "--quiet", "--release", "--workspace"]).args(targets);
             let built = build.env("CARGO_TARGET_DIR", root().join("target")).status();
@@ -462,6 +463,6 @@ fn programs() -> &'static [PathBuf] {
             assert!(status.is_ok_and(|status| status.success()), "{program} cannot be stripped: gcc's binutils do it");
             stripped
         };
-        ["linerate", "examples/stray", "examples/control", "examples/stored"].map(strip).to_vec()
+        ["linerate", "examples/stray", "examples/control", "examples/stored", "examples/received"].map(strip).to_vec()
     })
 }

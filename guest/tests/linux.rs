@@ -1,10 +1,14 @@
 //! Tests with Linux at the other end of the cables.
 
-use linerate_guest::{A, B, Machine, Namespace, check_flow_forwarding};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use linerate::offload::Offload;
+use linerate_guest::{A, B, Guest, Machine, Namespace, check_flow_forwarding};
 use serde_json::{Value, json};
 
-/// QEMU's TAP interfaces have the same number of queues as the card, and Linux spreads flows over them.
-fn several_queues(device: &str, queues: u16) {
+/// QEMU's TAP interfaces have the same number of queues as the card. Linux spreads flows over them, or QEMU by their
+/// hash.
+fn several_queues(device: &str, queues: u16) -> (Guest, Namespace) {
     let namespace = Namespace::new(&format!("{queues}-queues"));
     let mut machine = Machine::new().iommu();
     machine.in_namespace(&namespace);
@@ -28,16 +32,144 @@ fn several_queues(device: &str, queues: u16) {
         assert_eq!(by_queue.len(), usize::from(queues));
         assert!(by_queue.iter().all(|slots| slots.as_u64() > Some(0)), "a queue got nothing: {summary}");
     }
+    (guest, namespace)
 }
 
+/// QEMU selects queues by their hash, and reports the hash.
 #[test]
 fn two_queue_pairs_split() {
-    several_queues("virtio-net-pci", 2);
+    let (mut guest, namespace) = several_queues("virtio-net-pci,rss=on,hash=on", 2);
+    check_hashes_and_checksums(&mut guest, &namespace);
+    // A port with one queue also gets the hashes, but does not select queues.
+    let one = guest.attempt(&format!("received {A}?metadata=on 0"));
+    assert!(one.output.contains("ready: evenly") && one.output.contains("contains queue 1"), "{}", one.output);
 }
 
 #[test]
 fn four_queue_pairs_packed() {
     several_queues("virtio-net-pci,packed=on", 4);
+}
+
+/// A flow of Microsoft's "Verifying the RSS hash calculation": source, destination, and the hashes of the addresses, and
+/// of addresses and ports.
+type Flow = (&'static str, &'static str, u32, u32);
+
+const FLOWS: [Flow; 8] = [
+    ("66.9.149.187:2794", "161.142.100.80:1766", 0x323e_8fc2, 0x51cc_c178),
+    ("199.92.111.2:14230", "65.69.140.83:4739", 0xd718_262a, 0xc626_b0ea),
+    ("24.19.198.95:12898", "12.22.207.184:38024", 0xd2d0_a5de, 0x5c2b_394a),
+    ("38.27.205.30:48228", "209.142.163.6:2217", 0x8298_9176, 0xafc7_327f),
+    ("153.39.163.191:44251", "202.188.127.2:1303", 0x5d18_09c5, 0x10e8_28a2),
+    ("[3ffe:2501:200:1fff::7]:2794", "[3ffe:2501:200:3::1]:1766", 0x2cc1_8cd5, 0x4020_7d3d),
+    ("[3ffe:501:8::260:97ff:fe40:efab]:14230", "[ff02::1]:4739", 0x0f0c_461c, 0xdde5_1bbf),
+    ("[3ffe:1900:4545:3:200:f8ff:fe21:67cf]:44251", "[fe80::200:f8ff:fe21:67cf]:38024", 0x4b61_e985, 0x02d1_feef),
+];
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+/// A protocol for experiments.
+const OTHER: u8 = 253;
+
+/// Returns a frame whose checksums are right and whose last byte is its number.
+fn frame_of(source: SocketAddr, destination: SocketAddr, protocol: u8, number: u8) -> Vec<u8> {
+    let mut payload = vec![0; 40];
+    payload[..2].copy_from_slice(&source.port().to_be_bytes());
+    payload[2..4].copy_from_slice(&destination.port().to_be_bytes());
+    match protocol {
+        TCP => payload[12..14].copy_from_slice(&[0x50, 0x10]),
+        UDP => payload[4..6].copy_from_slice(&[0, 40]),
+        _ => payload[..4].fill(0),
+    }
+    payload[39] = number;
+    let mut frame = vec![2, 0, 0, 0, 0, 8, 2, 0, 0, 0, 0, 9];
+    match (source.ip(), destination.ip()) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let mut header = vec![8, 0, 0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, protocol, 0, 0];
+            header.extend([source.octets(), destination.octets()].concat());
+            let sum: u32 = header[2..].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+            let folded = (sum & 0xFFFF) + (sum >> 16);
+            header[12..14].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+            frame.extend(header);
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            frame.extend([0x86, 0xDD, 0x60, 0, 0, 0, 0, 40, protocol, 64]);
+            frame.extend([source.octets(), destination.octets()].concat());
+        }
+        _ => unreachable!("a flow has one version of IP"),
+    }
+    frame.extend(payload);
+    let len = frame.len();
+    if let Some(offload) = Offload::leave(&mut frame, len, None) {
+        assert!(offload.finish_bytes(&mut frame));
+    }
+    frame
+}
+
+/// The host sends the published flows, frames of which Linux has verified the checksum, and a datagram whose checksum it
+/// leaves undone. QEMU computes the hashes in software.
+fn check_hashes_and_checksums(guest: &mut Guest, namespace: &Namespace) {
+    namespace.run("ip addr add 10.83.0.1/24 dev t0 && ip neigh add 10.83.0.2 lladdr 02:00:00:00:00:08 dev t0");
+    // Frames that v1 receives are forwarded to t0. Its GRO verifies them, since v0 does not segment by itself.
+    namespace.run("ip link add v0 type veth peer name v1 && ip link set v1 address 02:00:00:00:00:08");
+    namespace.run("ip link set v0 up && ip addr add 10.84.0.1/24 dev v1 && ip link set v1 up");
+    namespace.run("ethtool -K v0 tso off && ethtool -K v1 gro on && echo 1 >/proc/sys/net/ipv4/ip_forward");
+    let (direct, forwarded) = (namespace.wire("t0"), namespace.wire("v0"));
+    let datagrams = namespace.inside(|| UdpSocket::bind("10.83.0.1:2000").expect("an address of t0"));
+    let addresses = |text: &str| text.parse::<SocketAddr>().expect("an address");
+
+    let [from, to] = ["10.84.0.2:1000", "10.83.0.2:2000"].map(addresses);
+    let count = 3 * FLOWS.len() + 4;
+    let program = guest.start(&format!("received '{A}?metadata=on&queues=2' {count}"));
+    for phase in ["evenly", "table", "symmetric"] {
+        guest.wait_for(&program, &format!("ready: {phase}"));
+        let mut numbers = 0..;
+        for (source, destination, ..) in FLOWS {
+            let (mut source, mut destination) = (addresses(source), addresses(destination));
+            for protocol in [TCP, UDP, OTHER] {
+                direct.send(&frame_of(source, destination, protocol, numbers.next().unwrap()));
+                // The other direction of the same flow.
+                if phase == "symmetric" {
+                    std::mem::swap(&mut source, &mut destination);
+                }
+            }
+        }
+        forwarded.send(&frame_of(from, to, TCP, numbers.next().unwrap()));
+        let mut damaged = frame_of(from, to, TCP, numbers.next().unwrap());
+        damaged[60] = 1;
+        forwarded.send(&damaged);
+        let datagram = [[0; 31].as_slice(), &[numbers.next().unwrap()]].concat();
+        assert_eq!(datagrams.send_to(&datagram, to).ok(), Some(datagram.len()));
+        let arp = [&[0xFF; 12][..], &[8, 6], &[0; 45], &[numbers.next().unwrap()]].concat();
+        direct.send(&arp);
+    }
+    let output = guest.wait(program).output;
+    println!("{output}");
+    let line = |phase: &str, number: usize| {
+        let mut lines = output.lines().filter_map(|line| line.strip_prefix(&format!("{phase} {number}: ")));
+        let line = lines.next().unwrap_or_else(|| panic!("{phase} {number} is missing:\n{output}"));
+        assert_eq!(lines.next(), None, "{phase} {number} came twice");
+        line
+    };
+    for (phase, table) in [("evenly", &[0, 1][..]), ("table", &[1, 1, 0])] {
+        let queue = |hash: u32| table[hash as usize % 128 % table.len()];
+        for (flow, (source, _, addresses, ports)) in FLOWS.into_iter().enumerate() {
+            let version = if source.contains('[') { 6 } else { 4 };
+            for (at, (hash, fields)) in [(ports, "Tcp"), (ports, "Udp"), (addresses, "")].into_iter().enumerate() {
+                let expected = format!("queue {}, Unknown, {hash:08x} {fields}Ipv{version}", queue(hash));
+                assert_eq!(line(phase, 3 * flow + at), expected, "{phase}, {source}");
+            }
+        }
+        let others = [" Good,", " Unknown,", " Left,"];
+        for (number, verdict) in (3 * FLOWS.len()..).zip(others) {
+            assert!(line(phase, number).contains(verdict), "{} instead of{verdict}", line(phase, number));
+        }
+        assert_eq!(line(phase, count - 1), format!("queue {}, Unknown, none", table[0]));
+    }
+    for flow in 0..FLOWS.len() {
+        let hash = |at: usize| line("symmetric", 3 * flow + at).split(' ').nth(3).unwrap();
+        assert_eq!(hash(0), hash(1), "both directions of flow {flow}");
+        assert_ne!(hash(0), line("evenly", 3 * flow).split(' ').nth(3).unwrap());
+    }
 }
 
 /// Waits until iperf3's server listens: the command that starts it returns earlier.

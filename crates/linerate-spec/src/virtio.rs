@@ -38,6 +38,7 @@ pub mod feature {
     pub const GUEST_USO6: u64 = 1 << 55;
     pub const HOST_USO: u64 = 1 << 56;
     pub const HASH_REPORT: u64 = 1 << 57;
+    pub const RSS: u64 = 1 << 60;
     pub const SPEED_DUPLEX: u64 = 1 << 63;
     pub const ANY_LAYOUT: u64 = 1 << 27;
     pub const INDIRECT_DESC: u64 = 1 << 28;
@@ -99,6 +100,8 @@ pub mod config {
     pub const SPEED: u32 = 12;
     /// In bytes, at least 40.
     pub const RSS_MAX_KEY_SIZE: u32 = 17;
+    /// In entries, at least 128.
+    pub const RSS_MAX_INDIRECTION_TABLE_LENGTH: u32 = 18;
     pub const SUPPORTED_HASH_TYPES: u32 = 20;
     /// The end of the last of these fields.
     pub const END: u32 = 24;
@@ -148,6 +151,7 @@ pub mod control {
     pub const RX_ALLMULTI: [u8; 2] = [0, 1];
     pub const MAC_ADDR_SET: [u8; 2] = [1, 1];
     pub const MQ_VQ_PAIRS_SET: [u8; 2] = [4, 0];
+    pub const MQ_RSS_CONFIG: [u8; 2] = [4, 1];
     pub const MQ_HASH_CONFIG: [u8; 2] = [4, 2];
     pub const OK: u8 = 0;
 }

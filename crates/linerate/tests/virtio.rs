@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fake_virtio::{
-    COMMON, CTRL_RX, CTRL_VQ, DEVICE, HASH_REPORT, HEADER, MERGEABLE, MQ, Memory, PACKED, Queue, SPLIT, set_buffers,
-    words,
+    COMMON, CTRL_RX, CTRL_VQ, DEVICE, HASH_REPORT, HEADER, MERGEABLE, MQ, Memory, PACKED, Queue, RSS, SPLIT,
+    set_buffers, words,
 };
 use linerate::memory::{Mapping, PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::metadata::{Checksum, Hash, HashFields, Metadata};
@@ -379,6 +379,74 @@ fn hashes_of_a_device_that_violates_its_limits_are_errors() {
     device.set_config(0x40 + 0x18 * 3 + 13, 0);
     let options = Options { ring: Some(64), metadata: true, ..Options::default() };
     fake_virtio::open(&device, options.of_port("short", pool()).unwrap()).unwrap();
+}
+
+/// The configuration of two queue pairs for a table, and the key.
+fn rss_config(table: &[u16], key: &[u8; 40]) -> Vec<u8> {
+    let entries = (0..128).map(|entry| table[entry % table.len()]);
+    let words = [127, table[0]].into_iter().chain(entries).chain([2]).flat_map(u16::to_le_bytes);
+    [&[4, 1, 0x3F, 0, 0, 0][..], &words.collect::<Vec<u8>>(), &[40], key].concat()
+}
+
+/// Opens a port with two queue pairs.
+fn open_with_two_queues(device: &Arc<Memory>, pool: &Arc<Pool>) -> Result<Virtio, Error> {
+    device.set_32(DEVICE + 8, 2);
+    let options = Options { ring: Some(64), rx_queues: 2, tx_queues: 2, ..Options::default() };
+    fake_virtio::open(device, options.of_port("scaled", pool.clone()).unwrap())
+}
+
+#[test]
+fn a_device_selects_queues_by_the_table_among_those_started() {
+    let evenly = |table: &[u16]| [rss_config(table, &Rss::DEFAULT_KEY)];
+    for is_packed in [false, true] {
+        let device = Memory::new(if is_packed { PACKED } else { SPLIT } | CTRL_VQ | MQ | RSS);
+        device.set_hash_limits(40, 128, 0x1FF);
+        let (pool, controller) = (pool(), Controller::start(&device, 5, is_packed, |_| ACCEPTED));
+        let mut port = open_with_two_queues(&device, &pool).unwrap();
+        let first = port.rx(0).unwrap();
+        assert!(controller.commands().is_empty(), "a queue of the table has not started");
+        let second = port.rx(1).unwrap();
+        assert_eq!(controller.commands(), evenly(&[0, 1]));
+        let other = Rss { key: [0x5A; 40], table: vec![1, 0, 1] };
+        port.set_rss(&other).unwrap();
+        assert_eq!(controller.commands(), [rss_config(&[1, 0, 1], &[0x5A; 40])]);
+        for (table, why) in [(vec![0, 2], "queue 2"), (vec![], "0 entries"), (vec![0; 129], "129 entries")] {
+            assert!(message(port.set_rss(&Rss { table, ..other.clone() })).contains(why));
+        }
+        drop(first);
+        assert_eq!(controller.commands(), [rss_config(&[1, 1, 1], &[0x5A; 40])]);
+        drop(second);
+        assert!(controller.commands().is_empty(), "no queue is left");
+        // A reset keeps the table, and one without a queue does not wait for it.
+        port.set_rss(&Rss { table: vec![1], ..Rss::evenly(2) }).unwrap();
+        port.reset().unwrap();
+        let _second = port.rx(1).unwrap();
+        assert_eq!(controller.commands(), evenly(&[1]));
+        let _first = port.rx(0).unwrap();
+        assert_eq!(controller.commands(), evenly(&[1]));
+    }
+}
+
+#[test]
+fn receive_side_scaling_that_is_not_possible_is_an_error() {
+    let pool = pool();
+    let said = |features, table, answer: (u8, u32)| {
+        let device = Memory::new(SPLIT | CTRL_VQ | MQ | features);
+        device.set_hash_limits(40, table, 0x3F);
+        let _controller = Controller::start(&device, 5, false, move |_| answer);
+        let mut port = match open_with_two_queues(&device, &pool) {
+            Ok(port) => port,
+            Err(error) => return error.with_hint(),
+        };
+        let queues = (0..2).map(|queue| port.rx(queue)).collect::<Result<Vec<_>, _>>();
+        message(queues.and_then(|_started| port.set_rss(&Rss::evenly(2))))
+    };
+    assert!(said(0, 128, ACCEPTED).contains("no receive-side scaling: the device does not offer it"));
+    assert!(said(RSS, 127, ACCEPTED).contains("rss_max_indirection_table_length is 127"));
+    assert!(said(RSS, 128, (1, 1)).contains("no receive-side scaling: the device rejected the command"));
+    let mut port = open(&Memory::new(SPLIT | CTRL_VQ | RSS), &pool).unwrap();
+    assert!(message(port.set_rss(&Rss::evenly(1))).contains("the port has one receive queue"));
+    assert_eq!(pool.available(), 1024);
 }
 
 /// Returns both formats of queues, scalar and vector loops, with and without metadata.

@@ -55,8 +55,9 @@ pub const CTRL_VQ: u32 = 1 << 17;
 pub const CTRL_RX: u32 = 1 << 18;
 pub const MQ: u32 = 1 << 22;
 
-/// `HASH_REPORT` in the upper half; the bit has no meaning in the lower half.
+/// `HASH_REPORT` and `RSS` in the upper half; the driver does not use the bits in the lower half.
 pub const HASH_REPORT: u32 = 1 << 25;
+pub const RSS: u32 = 1 << 28;
 
 /// A device of plain memory: reads return what has been written.
 pub struct Memory {

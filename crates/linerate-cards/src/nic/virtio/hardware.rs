@@ -7,15 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use linerate_core::error::{Error, Remedy, Result};
 use linerate_core::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Placement};
 use linerate_core::offload::LONGEST;
-use linerate_core::port::{Counters, span_of};
-use linerate_spec::virtio::{control as command, feature, status};
+use linerate_core::port::{Counters, Rss, span_of};
+use linerate_spec::virtio::{config as device_config, control as command, feature, hash, status};
 
 use super::control::{Control, ROOM};
 use super::packed::Packed;
 use super::ring::{DriverRing, HeaderLayout, Layout};
 use super::split::Split;
-use super::steering;
-use super::transport::{QueueAddresses, Transport, wait_until};
+use super::transport::{BY_HASH, QueueAddresses, Transport, wait_until};
 use crate::nic::{Config, check_bus};
 use crate::pci::{Bus, Interrupt};
 
@@ -54,7 +53,6 @@ pub(super) struct QueueMemory {
 
 /// The queues in use. A VirtIO device cannot stop one queue, only all of them: it keeps dropped queues until no queue
 /// is in use.
-#[derive(Default)]
 pub(super) struct State {
     /// Queues in use, or used since the last reset; receive queues have even numbers.
     pub(super) claimed: Vec<u16>,
@@ -62,7 +60,12 @@ pub(super) struct State {
     pub(super) in_use: usize,
     /// Buffers of dropped queues; they return to the pool after the reset.
     quarantined: Vec<u32>,
-    pub(super) receiving: u16,
+    /// The receive queues that have started, one bit each.
+    pub(super) started: u64,
+    /// The device has been told to use all queues that have started.
+    pub(super) is_receiving: bool,
+    /// The selection of queues, if the device can do that.
+    pub(super) rss: Rss,
     promiscuous: bool,
 }
 
@@ -81,6 +84,13 @@ const METADATA: u64 = feature::GUEST_CSUM | feature::HASH_REPORT;
 /// Features with which the device may pass unsegmented packets to the driver.
 const GUEST_SEGMENTATION: u64 =
     feature::GUEST_TSO4 | feature::GUEST_TSO6 | feature::GUEST_ECN | feature::GUEST_USO4 | feature::GUEST_USO6;
+
+/// The entries of the table, which every device with RSS must accept (5.1.4.1). Intel's cards have as many.
+pub(super) const TABLE: u16 = 128;
+
+/// The types of hashes that this driver uses: those that Intel's cards also have.
+const HASH_TYPES: u32 =
+    1 << hash::IPV4 | 1 << hash::TCPV4 | 1 << hash::UDPV4 | 1 << hash::IPV6 | 1 << hash::TCPV6 | 1 << hash::UDPV6;
 
 /// The offset of a header of zeros.
 pub(super) const ZEROS: usize = 0;
@@ -101,9 +111,11 @@ impl Hardware {
         let offloads = if config.options.offloads { OFFLOADS } else { 0 };
         let metadata = if config.options.metadata { METADATA } else { 0 };
         // Ignore features that depend on the control queue if there is none (5.1.3.1), even if offered.
-        let needs_control = feature::CTRL_RX | feature::CTRL_MAC_ADDR | feature::MQ | feature::HASH_REPORT;
+        let needs_control = feature::CTRL_RX | feature::CTRL_MAC_ADDR | feature::MQ | BY_HASH;
         let offered = if offered & feature::CTRL_VQ == 0 { offered & !needs_control } else { offered };
-        let features = match offered & (wanted(&*transport) | offloads | metadata) {
+        // With one queue, the hash is only for the metadata.
+        let steering = if config.options.rx_queues > 1 || config.options.metadata { feature::RSS } else { 0 };
+        let features = match offered & (wanted(&*transport) | offloads | metadata | steering) {
             packed if is_packed(packed) => packed & !feature::EVENT_IDX,
             split => split,
         };
@@ -127,7 +139,7 @@ impl Hardware {
             return Err(Error::too_many_queues(config.name, "pairs of", pairs, most));
         }
         let layout = HeaderLayout::new(features);
-        let hash_types = steering::hash_types(&*transport, features)?;
+        let hash_types = hash_types(&*transport, features)?;
         let region = config.pool.region();
         if !layout.mergeable && region.room() < config.options.max_frame {
             return Err(Error::buffer_too_small(
@@ -180,7 +192,15 @@ impl Hardware {
             ));
         }
         let rings = DmaMap::of_rings(dma, end, region.pages())?;
-        let state = Mutex::new(State { promiscuous: true, ..State::default() });
+        let state = Mutex::new(State {
+            claimed: Vec::new(),
+            in_use: 0,
+            quarantined: Vec::new(),
+            started: 0,
+            is_receiving: false,
+            rss: Rss::evenly(config.options.rx_queues),
+            promiscuous: true,
+        });
         Ok(Hardware {
             transport,
             features,
@@ -214,7 +234,7 @@ impl Hardware {
         // SAFETY: the queues that held them are gone, and the device was reset, so nothing uses them.
         unsafe { self.config.pool.give(&std::mem::take(&mut state.quarantined)) };
         state.claimed.clear();
-        state.receiving = 0;
+        (state.started, state.is_receiving) = (0, false);
 
         let reached = negotiate(transport, self.features)?;
 
@@ -414,6 +434,29 @@ fn wanted(transport: &dyn Transport) -> u64 {
         | feature::MQ
         | feature::EVENT_IDX;
     always | transport.wanted()
+}
+
+/// Returns the types of hashes that the device computes with these features, and that this driver uses.
+///
+/// # Errors
+/// The device's limits violate the specification (5.1.4.1).
+fn hash_types(transport: &dyn Transport, features: u64) -> Result<u32> {
+    if features & BY_HASH == 0 {
+        return Ok(0);
+    }
+    let key = transport.config_8(device_config::RSS_MAX_KEY_SIZE);
+    if usize::from(key) < Rss::DEFAULT_KEY.len() {
+        return Err(Error::bad_device(format!("its rss_max_key_size is {key}, and must be at least 40")));
+    }
+    let table = transport.config_16(device_config::RSS_MAX_INDIRECTION_TABLE_LENGTH);
+    if features & feature::RSS != 0 && table < TABLE {
+        let why = format!("its rss_max_indirection_table_length is {table}, and must be at least {TABLE}");
+        return Err(Error::bad_device(why));
+    }
+    match transport.config_32(device_config::SUPPORTED_HASH_TYPES) & HASH_TYPES {
+        0 => Err(Error::bad_device("it offers hashes, and its supported_hash_types has none for IP, TCP or UDP")),
+        types => Ok(types),
+    }
 }
 
 /// Acknowledges the device and accepts features (3.1.1, steps 2 to 6). Returns the status reached.

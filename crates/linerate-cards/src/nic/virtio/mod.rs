@@ -10,7 +10,7 @@
 //! - `ring`: the interface of a virtqueue; `split`, `packed`: its two formats
 //! - `control`: commands on the control queue
 //! - `hardware`: negotiation, bringing up the device, the state that queues share; `start`: starting and stopping
-//!   queues; `steering`: hashes of received packets
+//!   queues; `steering`: hashes, and the selection of receive queues by them
 //! - `transport`: the device's registers, modern or legacy; [`spec::virtio`](linerate_spec::virtio): their names
 //! - this file: the control side, [`Virtio`]
 #![allow(unsafe_code)]
@@ -227,11 +227,11 @@ impl Device for Virtio {
         self.hardware.set_promiscuous(on)
     }
 
-    /// The device selects the receive queue of a flow: the one whose transmit queue last sent the flow's packets
-    /// (5.1.6.5.5).
-    fn set_rss(&mut self, _: &Rss) -> Result<()> {
-        let why = "the device selects the queue: a flow arrives at the queue pair that last sent it";
-        Err(Error::unsupported(self.name().to_string(), "receive-side scaling", why))
+    /// Sets the table if the device selects queues by it (5.1.6.5.7). Otherwise, a flow arrives at the queue pair that last
+    /// sent the flow's packets (5.1.6.5.6).
+    fn set_rss(&mut self, rss: &Rss) -> Result<()> {
+        self.hardware.check_alive()?;
+        self.hardware.set_rss(rss)
     }
 
     fn reset(&mut self) -> Result<()> {

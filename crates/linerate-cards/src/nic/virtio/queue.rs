@@ -53,6 +53,7 @@ const BY_DEVICE: AcceptedOffloads = AcceptedOffloads {
 
 /// A receive queue.
 pub(super) struct VirtioRx<R: DriverRing, L: Locate> {
+    pub(super) queue: u16,
     pub(super) ring: R,
     /// Buffers by id; by half the id if headers have separate descriptors.
     pub(super) bufs: Box<[u32]>,

@@ -6,7 +6,7 @@ use linerate_core::batch::MAX_CHAIN;
 use linerate_core::error::{Error, Result};
 use linerate_core::memory::Locate;
 use linerate_core::port::QueueCounters;
-use linerate_spec::virtio::{control as command, feature, header};
+use linerate_spec::virtio::{feature, header};
 
 use super::hardware::{Hardware, QueueMemory, ZEROS};
 use super::queue::{Reported, VirtioRx, VirtioTx};
@@ -33,7 +33,7 @@ impl Hardware {
         let memory = self.claim(&self.rx, "receive", queue)?;
         let started = self.fill(queue, memory, counters, addresses);
         match started {
-            Ok(rx) => self.receive_if_ready().map(|()| rx),
+            Ok(rx) => self.queue_started(queue).map(|()| rx),
             Err(error) => {
                 self.unclaim(memory.number);
                 Err(error)
@@ -60,6 +60,7 @@ impl Hardware {
         let room = (header + placement.room()).min(usize::from(u16::MAX));
         let longest_single = self.config.options.max_frame.min(room - header);
         let mut rx = VirtioRx::<R, L> {
+            queue,
             ring: self.ring(memory),
             bufs: bufs.into(),
             layout: self.layout,
@@ -89,20 +90,6 @@ impl Hardware {
             rx.doorbell.ring();
         }
         Ok(rx)
-    }
-
-    /// Enables all queue pairs once all receive queues have started (5.1.6.5.5).
-    fn receive_if_ready(&self) -> Result<()> {
-        let mut state = self.state();
-        state.receiving += 1;
-        let all = state.receiving == self.config.options.rx_queues;
-        drop(state);
-        // Without MQ, the transport has enabled the queue pairs.
-        if all && self.config.options.rx_queues > 1 && self.features & feature::MQ != 0 {
-            let pairs = self.config.options.rx_queues.max(self.config.options.tx_queues).to_le_bytes();
-            self.command(command::MQ_VQ_PAIRS_SET, &pairs, "several queues")?;
-        }
-        Ok(())
     }
 
     /// Starts a transmit queue.
@@ -166,6 +153,7 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
             return Ok(());
         }
         self.ring.forbid_interrupts();
+        self.hardware.queue_stops(self.queue);
         let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
         // SAFETY: the buffers are of the queue's pool, and their slots were just removed.
         unsafe { self.pool.give(&partial) };

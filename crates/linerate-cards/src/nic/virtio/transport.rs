@@ -12,6 +12,9 @@ use linerate_spec::virtio::{NO_VECTOR, common, config, feature, legacy};
 use crate::pci::config::{VENDOR, capabilities, read_32};
 use crate::pci::{Interrupt, IoPorts, MappedBar, MappedDoorbell, PciDevice};
 
+/// Features that need hashes, and whose limits are in the device configuration.
+pub(super) const BY_HASH: u64 = feature::HASH_REPORT | feature::RSS;
+
 /// Access to a device: by registers, or by messages.
 pub trait Transport: Send + Sync {
     /// Returns the kind, for display.
@@ -44,7 +47,7 @@ pub trait Transport: Send + Sync {
 
     /// Returns the number of queue pairs that the device supports with these features.
     fn most_pairs(&self, features: u64) -> u16 {
-        match features & feature::MQ {
+        match features & (feature::MQ | feature::RSS) {
             0 => 1,
             _ => self.config_16(config::MAX_VIRTQUEUE_PAIRS),
         }
@@ -363,7 +366,7 @@ impl Modern {
             return Err(malformed("its configuration is shorter than 16 bytes"));
         }
         let notify_multiplier = read_32(device, notify_at + 16)?;
-        let possible = if device_config.len < config::END { !feature::HASH_REPORT } else { !0 };
+        let possible = if device_config.len < config::END { !BY_HASH } else { !0 };
         Ok(Some(Modern { common, notify, notify_multiplier, isr, device: device_config, possible }))
     }
 }
