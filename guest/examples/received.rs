@@ -1,10 +1,11 @@
-//! Runs in a guest: prints what a port with `metadata=on` reports about each packet, and the packet's queue. `PORT COUNT`:
-//! receives `COUNT` packets with the default table, then with another table, then with a key that gives both directions of
-//! a flow the same hash. A packet's last byte is its number.
+//! Runs in a guest: prints what a port with `metadata=on` reports about each packet, and the packet's queue. `PORT COUNT`
+//! receives `COUNT` packets in each phase: with the default table, with another table, with a key that gives both
+//! directions of a flow the same hash, and after queue 1 has stopped and started again. A packet's last byte is its
+//! number.
 
 use std::time::{Duration, Instant};
 
-use linerate::port::{Port, Rss, RxQueue};
+use linerate::port::{Rss, RxQueue};
 use linerate::{Batch, Error};
 
 fn main() {
@@ -19,21 +20,26 @@ fn main() {
 fn run(port: &str, count: usize) -> Result<(), Error> {
     let [mut port] = linerate::open([port])?;
     let mut queues = (0..port.info().rx_queues).map(|queue| port.rx(queue)).collect::<Result<Vec<_>, _>>()?;
-    let mut print = |what: &str, port: &mut Port, rss: Option<Rss>| {
-        rss.map_or(Ok(()), |rss| port.set_rss(&rss))?;
-        println!("ready: {what}");
-        receive(what, &mut queues, count);
-        Ok::<_, Error>(())
-    };
-    print("evenly", &mut port, None)?;
-    print("table", &mut port, Some(Rss { table: vec![1, 1, 0], ..Rss::evenly(2) }))?;
+    receive("evenly", &mut queues, count);
+    port.set_rss(&Rss { table: vec![1, 1, 0], ..Rss::evenly(2) })?;
+    receive("table", &mut queues, count);
     let mut symmetric = Rss::evenly(2);
     symmetric.key.chunks_mut(2).for_each(|pair| pair.copy_from_slice(&[0x6D, 0x5A]));
-    print("symmetric", &mut port, Some(symmetric))
+    port.set_rss(&symmetric)?;
+    receive("symmetric", &mut queues, count);
+    port.set_rss(&Rss::evenly(2))?;
+    let (last, before) = (queues.pop().expect("two queues"), port.pool().available());
+    let held = last.buffers();
+    last.stop()?;
+    println!("returned {} of {held} buffers", port.pool().available() - before);
+    queues.push(port.rx(1)?);
+    receive("restarted", &mut queues, count);
+    Ok(())
 }
 
 /// Prints `count` packets.
 fn receive(what: &str, queues: &mut [RxQueue], count: usize) {
+    println!("ready: {what}");
     let (mut batch, mut seen, start) = (Batch::new(), 0, Instant::now());
     while seen < count && start.elapsed() < Duration::from_secs(30) {
         for (number, queue) in queues.iter_mut().enumerate() {

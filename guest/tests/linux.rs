@@ -120,7 +120,7 @@ fn check_hashes_and_checksums(guest: &mut Guest, namespace: &Namespace) {
     let [from, to] = ["10.84.0.2:1000", "10.83.0.2:2000"].map(addresses);
     let count = 3 * FLOWS.len() + 4;
     let program = guest.start(&format!("received '{A}?metadata=on&queues=2' {count}"));
-    for phase in ["evenly", "table", "symmetric"] {
+    for phase in ["evenly", "table", "symmetric", "restarted"] {
         guest.wait_for(&program, &format!("ready: {phase}"));
         let mut numbers = 0..;
         for (source, destination, ..) in FLOWS {
@@ -150,7 +150,7 @@ fn check_hashes_and_checksums(guest: &mut Guest, namespace: &Namespace) {
         assert_eq!(lines.next(), None, "{phase} {number} came twice");
         line
     };
-    for (phase, table) in [("evenly", &[0, 1][..]), ("table", &[1, 1, 0])] {
+    for (phase, table) in [("evenly", &[0, 1][..]), ("table", &[1, 1, 0]), ("restarted", &[0, 1])] {
         let queue = |hash: u32| table[hash as usize % 128 % table.len()];
         for (flow, (source, _, addresses, ports)) in FLOWS.into_iter().enumerate() {
             let version = if source.contains('[') { 6 } else { 4 };
@@ -165,6 +165,8 @@ fn check_hashes_and_checksums(guest: &mut Guest, namespace: &Namespace) {
         }
         assert_eq!(line(phase, count - 1), format!("queue {}, Unknown, none", table[0]));
     }
+    // QEMU resets a single queue, which then holds no buffers. Its receive rings have 256 descriptors.
+    assert!(output.contains("returned 256 of 256 buffers"), "{output}");
     for flow in 0..FLOWS.len() {
         let hash = |at: usize| line("symmetric", 3 * flow + at).split(' ').nth(3).unwrap();
         assert_eq!(hash(0), hash(1), "both directions of flow {flow}");

@@ -48,6 +48,7 @@ pub mod feature {
     pub const RING_PACKED: u64 = 1 << 34;
     pub const IN_ORDER: u64 = 1 << 35;
     pub const ORDER_PLATFORM: u64 = 1 << 36;
+    pub const RING_RESET: u64 = 1 << 40;
 }
 
 /// The common configuration of modern devices (4.1.4.3), by offset.
@@ -66,6 +67,9 @@ pub mod common {
     pub const QUEUE_DESC: u32 = 32;
     pub const QUEUE_DRIVER: u32 = 40;
     pub const QUEUE_DEVICE: u32 = 48;
+    pub const QUEUE_RESET: u32 = 58;
+    /// The end of the last of these fields.
+    pub const END: u32 = 60;
 }
 
 /// The I/O ports of legacy devices (4.1.4.10), by offset.

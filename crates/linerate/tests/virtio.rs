@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fake_virtio::{
-    COMMON, CTRL_RX, CTRL_VQ, DEVICE, HASH_REPORT, HEADER, MERGEABLE, MQ, Memory, PACKED, Queue, RSS, SPLIT,
-    set_buffers, words,
+    COMMON, CTRL_RX, CTRL_VQ, DEVICE, HASH_REPORT, HEADER, MERGEABLE, MQ, Memory, PACKED, Queue, RING_RESET, RSS,
+    SPLIT, set_buffers, words,
 };
 use linerate::memory::{Mapping, PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::metadata::{Checksum, Hash, HashFields, Metadata};
@@ -51,7 +51,7 @@ fn a_device_that_behaves_is_opened() {
         assert_eq!(pool.available(), 1024 - 64);
         assert!(message(port.rx(0)).contains("taken already"));
         assert!(message(port.reset()).contains("2 of its queues"));
-        // A queue cannot be stopped separately: buffers return when the last queue is dropped.
+        // This device cannot stop one queue: buffers return when the last queue is dropped.
         drop(rx);
         assert_eq!(pool.available(), 1024 - 64);
         assert!(message(port.rx(0)).contains("taken already"));
@@ -379,6 +379,80 @@ fn hashes_of_a_device_that_violates_its_limits_are_errors() {
     device.set_config(0x40 + 0x18 * 3 + 13, 0);
     let options = Options { ring: Some(64), metadata: true, ..Options::default() };
     fake_virtio::open(&device, options.of_port("short", pool()).unwrap()).unwrap();
+}
+
+/// Runs `stop` while the device completes a reset of a queue. Returns the queue.
+fn with_queue_reset<T>(device: &Memory, stop: impl FnOnce() -> T) -> u16 {
+    std::thread::scope(|scope| {
+        let resetting = scope.spawn(|| {
+            let deadline = Deadline::begin();
+            // `queue_reset` is the half at offset 58; `queue_enable`, at 28, must also be 0 after the reset.
+            while words(&device.bar, COMMON + 56, 1)[0].load(Ordering::Acquire) >> 16 & 0xFFFF == 0 {
+                deadline.check(|| "the reset of a queue");
+                std::thread::yield_now();
+            }
+            device.set_32(COMMON + 28, 0);
+            let queue = words(&device.bar, COMMON + 16, 1)[0].load(Ordering::Acquire) >> 48;
+            device.set_32(COMMON + 56, 0);
+            queue as u16
+        });
+        stop();
+        resetting.join().unwrap()
+    })
+}
+
+#[test]
+fn a_queue_that_is_reset_returns_its_buffers_and_starts_again() {
+    for (features, is_packed) in [(SPLIT, false), (PACKED, true)] {
+        let (device, pool) = (Memory::new(features | RING_RESET), pool());
+        let mut port = open(&device, &pool).unwrap();
+        let (rx, mut tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
+        let [packets, rings] = [0, 1].map(|index: usize| device.mapped.lock().unwrap()[index].clone());
+        // A reset of the device would write zeros to this unused word.
+        words(&rings, 4088, 1)[0].store(1, Ordering::Relaxed);
+        let [mut rx_end, _] = Queue::pair(&device, 64, is_packed);
+        let mut batch = Batch::new();
+        for _ in 0..3 {
+            arrive(&packets, &mut rx_end, &[1; 60], 1, || ());
+            batch.push(&pool, &[2; 60]);
+        }
+        assert_eq!(tx.send(&mut batch), 3);
+        drop(batch);
+        assert_eq!(pool.available(), 1024 - 64 - 3);
+        assert_eq!(with_queue_reset(&device, || rx.stop().unwrap()), 0);
+        assert_eq!((pool.available(), tx.buffers()), (1024 - 3, 3), "the other queue continues");
+        let mut rx = port.rx(0).unwrap();
+        assert_eq!(with_queue_reset(&device, || drop(tx)), 1);
+        assert_eq!(pool.available(), 1024 - 64);
+        let mut tx = port.tx(0).unwrap();
+        // Both begin with empty rings, whose old packets do not return.
+        let [mut rx_end, mut tx_end] = Queue::pair(&device, 64, is_packed);
+        let mut batch = Batch::new();
+        assert_eq!(rx.recv(&mut batch), 0);
+        arrive(&packets, &mut rx_end, &[3; 60], 1, || ());
+        assert_eq!((rx.recv(&mut batch), batch.packets().next().unwrap()[0], tx.send(&mut batch)), (1, 3, 1));
+        assert_eq!(leave(&packets, &mut tx_end).unwrap().1[HEADER..], [3; 60]);
+        assert_eq!(words(&rings, 4088, 1)[0].load(Ordering::Relaxed), 1, "the device was not reset");
+        drop(batch);
+
+        // A queue whose reset never completes keeps its buffers until the device is reset.
+        if is_packed {
+            continue;
+        }
+        let said = message(rx.stop());
+        assert!(said.contains("queue_reset = 0") && said.contains("2.6.1"), "{said}");
+        assert_eq!(pool.available(), 1024 - 64 - 1);
+        assert!(message(port.rx(0)).contains("taken already"));
+        drop(tx);
+        assert_eq!(pool.available(), 1024);
+        port.rx(0).unwrap();
+    }
+    // A device whose registers end before `queue_reset`.
+    let device = Memory::new(SPLIT | RING_RESET);
+    device.set_config(0x40 + 12, 58);
+    device.set_config(0x40 + 13, 0);
+    let mut port = open(&device, &pool()).unwrap();
+    port.rx(0).unwrap().stop().unwrap();
 }
 
 /// The configuration of two queue pairs for a table, and the key.

@@ -51,14 +51,16 @@ pub(super) struct QueueMemory {
     pub size: u16,
 }
 
-/// The queues in use. A VirtIO device cannot stop one queue, only all of them: it keeps dropped queues until no queue
-/// is in use.
+/// The queues in use. A device without `RING_RESET` cannot stop one queue, only all of them: it keeps dropped queues
+/// until no queue is in use.
 pub(super) struct State {
-    /// Queues in use, or used since the last reset; receive queues have even numbers.
+    /// Queues in use, or used since their last reset; receive queues have even numbers.
     pub(super) claimed: Vec<u16>,
+    /// Queues that have been reset since the device was brought up, and not started again.
+    pub(super) disabled: Vec<u16>,
     /// The count of queues in use.
     pub(super) in_use: usize,
-    /// Buffers of dropped queues; they return to the pool after the reset.
+    /// Buffers of dropped queues that were not reset; they return to the pool after the device's reset.
     quarantined: Vec<u32>,
     /// The receive queues that have started, one bit each.
     pub(super) started: u64,
@@ -194,6 +196,7 @@ impl Hardware {
         let rings = DmaMap::of_rings(dma, end, region.pages())?;
         let state = Mutex::new(State {
             claimed: Vec::new(),
+            disabled: Vec::new(),
             in_use: 0,
             quarantined: Vec::new(),
             started: 0,
@@ -234,6 +237,7 @@ impl Hardware {
         // SAFETY: the queues that held them are gone, and the device was reset, so nothing uses them.
         unsafe { self.config.pool.give(&std::mem::take(&mut state.quarantined)) };
         state.claimed.clear();
+        state.disabled.clear();
         (state.started, state.is_receiving) = (0, false);
 
         let reached = negotiate(transport, self.features)?;
@@ -241,16 +245,12 @@ impl Hardware {
         let memory = self.rings.memory();
         // SAFETY: no slices of the rings' memory are lent out.
         unsafe { memory.words(0, memory.len() / 8) }.iter().for_each(|word| word.store(0, Relaxed));
-        let has_vectors = self.interrupts.first().is_some_and(|interrupt| !interrupt.is_line());
-        for (index, queue) in self.rx.iter().enumerate() {
-            self.start_queue(*queue, has_vectors.then_some(index as u16))?;
-        }
-        for queue in &self.tx {
-            self.start_queue(*queue, None)?;
+        for queue in self.rx.iter().chain(&self.tx) {
+            self.start_queue(*queue)?;
         }
         let mut control = None;
         if let Some(queue) = self.control_queue {
-            self.start_queue(queue, None)?;
+            self.start_queue(queue)?;
             control = Some(Control {
                 ring: if is_packed(self.features) { self.boxed::<Packed>(queue) } else { self.boxed::<Split>(queue) },
                 doorbell: transport.notify(queue.number)?,
@@ -266,8 +266,11 @@ impl Hardware {
         self.configure_hash()
     }
 
-    fn start_queue(&self, queue: QueueMemory, vector: Option<u16>) -> Result<()> {
+    fn start_queue(&self, queue: QueueMemory) -> Result<()> {
         let QueueMemory { number, offset, size } = queue;
+        let has_vectors = self.interrupts.first().is_some_and(|interrupt| !interrupt.is_line());
+        let is_receive = self.rx.iter().any(|queue| queue.number == number);
+        let vector = (has_vectors && is_receive).then_some(number / 2);
         let layout = ring_layout(self.features, size);
         let base = self.rings.addresses().at(offset);
         let addresses = QueueAddresses {
@@ -279,6 +282,23 @@ impl Hardware {
             true => Ok(()),
             false => Err(Error::bad_device("it rejects an MSI-X vector that it has")),
         }
+    }
+
+    /// Starts a queue again that was reset.
+    pub(super) fn restart_queue(&self, queue: QueueMemory) -> Result<()> {
+        let words = ring_layout(self.features, queue.size).len.div_ceil(8);
+        // SAFETY: no slices of the rings' memory are lent out.
+        unsafe { self.rings.memory().words(queue.offset, words) }.iter().for_each(|word| word.store(0, Relaxed));
+        self.start_queue(queue)
+    }
+
+    /// Resets a queue (2.6.1). Then the device does not use its buffers.
+    fn reset_queue(&self, number: u16) -> Result<()> {
+        self.transport.reset_queue(number);
+        wait_until(&self.config.name, "queue_reset = 0", "2.6.1", || match self.transport.status() {
+            u8::MAX => Err(Error::card_gone(&self.config.name, "device_status", self.bus.gone_remedy())),
+            _ => Ok(self.transport.is_queue_reset(number)),
+        })
     }
 
     pub fn ring<R: DriverRing>(&self, queue: QueueMemory) -> R {
@@ -375,18 +395,30 @@ impl Hardware {
         Placement::new(self.config.pool.region(), self.config.options.max_frame)
     }
 
-    /// Releases a queue. Its buffers are quarantined until the last queue is released and the device is reset. If the
-    /// device has ended, they return to the pool immediately.
-    pub fn release(&self, held: &[u32]) -> Result<()> {
+    /// Releases a queue. Its buffers return to the pool if the device can reset the queue, or has ended. Otherwise they
+    /// are quarantined until the last queue is released and the device is reset.
+    ///
+    /// QEMU (11.1) does not read from the TAP queue that belongs to a receive queue after its reset. Packets there wait
+    /// until the receive queue starts again, also if the table directs them to another queue.
+    pub fn release(&self, number: u16, held: &[u32]) -> Result<()> {
         let mut state = self.state();
-        match self.transport.has_ended() {
-            // SAFETY: the queue that held them gives them up, and a device that has ended uses no buffers.
+        state.in_use -= 1;
+        let mut outcome = Ok(());
+        if self.features & feature::RING_RESET != 0 {
+            outcome = self.reset_queue(number);
+            if outcome.is_ok() {
+                state.claimed.retain(|claimed| *claimed != number);
+                state.disabled.push(number);
+            }
+        }
+        match self.transport.has_ended() || !state.claimed.contains(&number) {
+            // SAFETY: the queue that held them gives them up, and the device does not use them: the queue was reset, or
+            // the device has ended.
             true => unsafe { self.config.pool.give(held) },
             false => state.quarantined.extend_from_slice(held),
         }
-        state.in_use -= 1;
-        if state.in_use > 0 {
-            return Ok(());
+        if state.in_use > 0 || state.claimed.is_empty() {
+            return outcome;
         }
         self.bring_up_alone(&mut state)
     }

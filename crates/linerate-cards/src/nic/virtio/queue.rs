@@ -37,8 +37,6 @@ use super::vector::{Groups, SMALLEST};
 
 /// The shorter header's length.
 const SHORT: u32 = header::SHORT_LEN as u32;
-/// The length of the header with a hash.
-const LONG: u32 = header::HASH_LEN as u32;
 /// Fewer packets than this are handled one at a time: the setup of the batch loop would cost more than it saves.
 const FEW: usize = 4;
 
@@ -53,7 +51,8 @@ const BY_DEVICE: AcceptedOffloads = AcceptedOffloads {
 
 /// A receive queue.
 pub(super) struct VirtioRx<R: DriverRing, L: Locate> {
-    pub(super) queue: u16,
+    /// The queue's number in the device.
+    pub(super) number: u16,
     pub(super) ring: R,
     /// Buffers by id; by half the id if headers have separate descriptors.
     pub(super) bufs: Box<[u32]>,
@@ -246,18 +245,24 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
         if done > 0 && (done == slots.len() || self.ring.used_index() == 0) {
             return done;
         }
-        if self.layout.separate {
-            return 0;
-        }
         let (slots, fresh) = (&mut slots[done..], &fresh[done..]);
+        if !self.layout.common {
+            return done + self.take_uncommon(slots, fresh);
+        }
         done + match self.layout {
-            HeaderLayout { len: LONG, mergeable: true, .. } => {
-                self.take_singly::<{ header::HASH_LEN }, true>(slots, fresh)
-            }
-            HeaderLayout { len: LONG, .. } => self.take_singly::<{ header::HASH_LEN }, false>(slots, fresh),
             HeaderLayout { mergeable: true, .. } => self.take_singly::<{ header::LEN }, true>(slots, fresh),
             HeaderLayout { len: SHORT, .. } => self.take_singly::<{ header::SHORT_LEN }, false>(slots, fresh),
             _ => self.take_singly::<{ header::LEN }, false>(slots, fresh),
+        }
+    }
+
+    /// As [`take_run`](Self::take_run), for headers with a hash or with separate descriptors.
+    #[inline(never)]
+    fn take_uncommon(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
+        match self.layout {
+            HeaderLayout { separate: true, .. } => 0,
+            HeaderLayout { mergeable: true, .. } => self.take_singly::<{ header::HASH_LEN }, true>(slots, fresh),
+            _ => self.take_singly::<{ header::HASH_LEN }, false>(slots, fresh),
         }
     }
 
@@ -507,6 +512,8 @@ enum Next {
 
 /// A transmit queue.
 pub(super) struct VirtioTx<R: DriverRing, L: Locate> {
+    /// The queue's number in the device.
+    pub(super) number: u16,
     pub(super) ring: R,
     pub(super) sent: Sent,
     pub(super) layout: HeaderLayout,
@@ -562,7 +569,7 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         if self.ring.peek_used().is_some() {
             self.reclaim(batch);
         }
-        let is_plain = !self.broken && !self.layout.separate;
+        let is_plain = !self.broken && self.layout.common;
         if batch.len() == 1 && is_plain && batch.first().is_some_and(|slot| self.fill_one(slot)) {
             batch.sent(1);
             self.publish();
@@ -579,7 +586,7 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         self.finish(batch, taken)
     }
 
-    /// As [`fill_run`](Self::fill_run), for one packet.
+    /// As [`fill_run`](Self::fill_run), for one packet; only with common headers.
     #[inline(always)]
     fn fill_one(&mut self, slot: &Slot) -> bool {
         let (region, length, header) = (self.pool.region(), slot.whole_len(), self.layout.len as usize);
@@ -591,7 +598,6 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         let memory = unsafe { region.mapping() };
         match self.layout.len {
             SHORT => memory.write(place, &[0; header::SHORT_LEN]),
-            LONG => memory.write(place, &[0; header::HASH_LEN]),
             _ => memory.write(place, &[0; header::LEN]),
         }
         let first = self.sent.push(slot.buf(), length as u32);
@@ -654,13 +660,13 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         if filled > 0 && filled == slots.len() {
             return filled;
         }
-        if self.layout.separate {
-            return 0;
+        if !self.layout.common {
+            let has_hash = !self.layout.separate;
+            return filled + if has_hash { self.fill_singly::<{ header::HASH_LEN }>(&slots[filled..]) } else { 0 };
         }
         filled
             + match self.layout.len {
                 SHORT => self.fill_singly::<{ header::SHORT_LEN }>(&slots[filled..]),
-                LONG => self.fill_singly::<{ header::HASH_LEN }>(&slots[filled..]),
                 _ => self.fill_singly::<{ header::LEN }>(&slots[filled..]),
             }
     }

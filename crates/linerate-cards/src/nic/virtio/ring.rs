@@ -129,6 +129,8 @@ pub(super) struct HeaderLayout {
     pub separate: bool,
     /// The header contains the packet's count of buffers.
     pub mergeable: bool,
+    /// The header has up to 12 bytes, and no separate descriptor.
+    pub common: bool,
 }
 
 impl HeaderLayout {
@@ -141,7 +143,8 @@ impl HeaderLayout {
             false => header::SHORT_LEN,
         };
         let separate = !has(feature::VERSION_1 | feature::ANY_LAYOUT);
-        HeaderLayout { len: len as u32, separate, mergeable: has(feature::MRG_RXBUF) }
+        let common = len <= header::LEN && !separate;
+        HeaderLayout { len: len as u32, separate, mergeable: has(feature::MRG_RXBUF), common }
     }
 
     /// Returns the number of descriptors of a packet in one buffer.

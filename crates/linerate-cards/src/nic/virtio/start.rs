@@ -6,12 +6,13 @@ use linerate_core::batch::MAX_CHAIN;
 use linerate_core::error::{Error, Result};
 use linerate_core::memory::Locate;
 use linerate_core::port::QueueCounters;
-use linerate_spec::virtio::{feature, header};
+use linerate_spec::virtio::feature;
 
 use super::hardware::{Hardware, QueueMemory, ZEROS};
 use super::queue::{Reported, VirtioRx, VirtioTx};
 use super::ring::{DriverRing, HeaderLayout};
 use super::sent::Sent;
+use super::transport::Notify;
 use super::vector::{Groups, PacketParams};
 
 impl Hardware {
@@ -30,9 +31,8 @@ impl Hardware {
         counters: Arc<QueueCounters>,
         addresses: L,
     ) -> Result<VirtioRx<R, L>> {
-        let memory = self.claim(&self.rx, "receive", queue)?;
-        let started = self.fill(queue, memory, counters, addresses);
-        match started {
+        let (memory, doorbell) = self.claim(&self.rx, "receive", queue)?;
+        match self.fill(queue, memory, doorbell, counters, addresses) {
             Ok(rx) => self.queue_started(queue).map(|()| rx),
             Err(error) => {
                 self.unclaim(memory.number);
@@ -45,13 +45,13 @@ impl Hardware {
         self: &Arc<Self>,
         queue: u16,
         memory: QueueMemory,
+        doorbell: Notify,
         counters: Arc<QueueCounters>,
         addresses: L,
     ) -> Result<VirtioRx<R, L>> {
         let pool = &self.config.pool;
         let count = usize::from(memory.size / self.layout.descriptors());
         let reservation = pool.reserve(count + MAX_CHAIN)?;
-        let doorbell = self.transport.notify(memory.number)?;
         let Some(bufs) = pool.take(count) else {
             return Err(Error::pool_exhausted(pool.available(), count));
         };
@@ -60,7 +60,7 @@ impl Hardware {
         let room = (header + placement.room()).min(usize::from(u16::MAX));
         let longest_single = self.config.options.max_frame.min(room - header);
         let mut rx = VirtioRx::<R, L> {
-            queue,
+            number: memory.number,
             ring: self.ring(memory),
             bufs: bufs.into(),
             layout: self.layout,
@@ -99,18 +99,16 @@ impl Hardware {
         counters: Arc<QueueCounters>,
         addresses: L,
     ) -> Result<VirtioTx<R, L>> {
-        let memory = self.claim(&self.tx, "transmit", queue)?;
-        let doorbell = self.transport.notify(memory.number).inspect_err(|_| self.unclaim(memory.number))?;
+        let (memory, doorbell) = self.claim(&self.tx, "transmit", queue)?;
         let pool = &self.config.pool;
         Ok(VirtioTx {
+            number: memory.number,
             ring: self.ring(memory),
             sent: Sent::new(memory.size, self.features & feature::IN_ORDER != 0),
             layout: self.layout,
             doorbell,
             // The loops write headers of up to 12 bytes.
-            groups: self
-                .groups(&addresses, self.config.options.max_frame)
-                .filter(|_| self.layout.len <= header::LEN as u32),
+            groups: self.groups(&addresses, self.config.options.max_frame).filter(|_| self.layout.common),
             addresses,
             zeros: self.rings.addresses().at(ZEROS),
             longest: self.config.options.max_frame,
@@ -123,9 +121,9 @@ impl Hardware {
         })
     }
 
-    /// Claims a queue; `all` has the queues of its direction. Its owner holds the queue's counters; the device keeps the
-    /// queue until all queues are released.
-    fn claim(&self, all: &[QueueMemory], direction: &'static str, queue: u16) -> Result<QueueMemory> {
+    /// Claims a queue; `all` has the queues of its direction. Its owner holds the queue's counters; a device without
+    /// `RING_RESET` keeps the queue until all queues are released.
+    fn claim(&self, all: &[QueueMemory], direction: &'static str, queue: u16) -> Result<(QueueMemory, Notify)> {
         self.check_alive()?;
         let absent = || Error::no_such_queue(&self.config.name, direction, queue, all.len() as u16);
         let memory = *all.get(usize::from(queue)).ok_or_else(absent)?;
@@ -133,9 +131,14 @@ impl Hardware {
         if state.claimed.contains(&memory.number) {
             return Err(Error::queue_taken(&self.config.name, direction, queue));
         }
+        let doorbell = self.transport.notify(memory.number)?;
+        if state.disabled.contains(&memory.number) {
+            self.restart_queue(memory)?;
+            state.disabled.retain(|disabled| *disabled != memory.number);
+        }
         state.claimed.push(memory.number);
         state.in_use += 1;
-        Ok(memory)
+        Ok((memory, doorbell))
     }
 
     /// Undoes a claim whose queue did not start.
@@ -153,12 +156,12 @@ impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
             return Ok(());
         }
         self.ring.forbid_interrupts();
-        self.hardware.queue_stops(self.queue);
+        self.hardware.queue_stops(self.number / 2);
         let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
         // SAFETY: the buffers are of the queue's pool, and their slots were just removed.
         unsafe { self.pool.give(&partial) };
         let held = std::mem::take(&mut self.bufs);
-        self.hardware.release(&held)
+        self.hardware.release(self.number, &held)
     }
 }
 
@@ -178,7 +181,7 @@ impl<R: DriverRing, L: Locate> VirtioTx<R, L> {
         let held = self.sent.held();
         // Count the slots that this queue accepted and did not send.
         self.counters.moved_packets(0, held.len(), 0);
-        self.hardware.release(&held)
+        self.hardware.release(self.number, &held)
     }
 }
 

@@ -49,7 +49,9 @@ impl Hardware {
     pub(super) fn queue_stops(&self, queue: u16) {
         let mut state = self.state();
         state.started &= !(1 << queue);
-        if state.is_receiving && state.started != 0 {
+        if state.started == 0 {
+            state.is_receiving = false;
+        } else if state.is_receiving {
             // A device that does not answer is noticed when the queue is released.
             let _ = self.steer(&mut state);
         }

@@ -59,6 +59,14 @@ pub trait Transport: Send + Sync {
     /// Sets up a queue (4.1.5.1.3), with interrupt `vector` if any. Returns false if the device rejects the vector.
     fn start_queue(&self, queue: u16, size: u16, addresses: &QueueAddresses, vector: Option<u16>) -> bool;
 
+    /// Begins to reset a queue (2.6.1). Only devices with [`RING_RESET`](feature::RING_RESET) can do that.
+    fn reset_queue(&self, _queue: u16) {}
+
+    /// Returns whether the reset of a queue is complete. Then the device does not use its buffers.
+    fn is_queue_reset(&self, _queue: u16) -> bool {
+        false
+    }
+
     /// Returns a queue's notification register.
     ///
     /// # Errors
@@ -165,6 +173,7 @@ impl Transport for Modern {
             | feature::ACCESS_PLATFORM
             | feature::ORDER_PLATFORM
             | feature::RING_PACKED
+            | feature::RING_RESET
             | feature::SPEED_DUPLEX
     }
 
@@ -211,6 +220,16 @@ impl Transport for Modern {
         }
         common.store(common::QUEUE_ENABLE, 1u16);
         accepted
+    }
+
+    fn reset_queue(&self, queue: u16) {
+        self.common.store(common::QUEUE_SELECT, queue);
+        self.common.store(common::QUEUE_RESET, 1u16);
+    }
+
+    fn is_queue_reset(&self, queue: u16) -> bool {
+        self.common.store(common::QUEUE_SELECT, queue);
+        [common::QUEUE_RESET, common::QUEUE_ENABLE].iter().all(|&register| self.common.load::<u16>(register) == 0)
     }
 
     fn notify(&self, queue: u16) -> Result<Notify> {
@@ -366,7 +385,9 @@ impl Modern {
             return Err(malformed("its configuration is shorter than 16 bytes"));
         }
         let notify_multiplier = read_32(device, notify_at + 16)?;
-        let possible = if device_config.len < config::END { !BY_HASH } else { !0 };
+        let hashes = if device_config.len < config::END { BY_HASH } else { 0 };
+        let ring_reset = if common.len < common::END { feature::RING_RESET } else { 0 };
+        let possible = !(hashes | ring_reset);
         Ok(Some(Modern { common, notify, notify_multiplier, isr, device: device_config, possible }))
     }
 }
