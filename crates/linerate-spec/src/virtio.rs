@@ -33,7 +33,8 @@ pub mod feature {
     pub const GUEST_ANNOUNCE: u64 = 1 << 21;
     pub const MQ: u64 = 1 << 22;
     pub const CTRL_MAC_ADDR: u64 = 1 << 23;
-    /// This and the next two bits are those of VIRTIO 1.3, 5.1.3.
+    /// This and the next three bits are those of VIRTIO 1.3, 5.1.3.
+    pub const NOTF_COAL: u64 = 1 << 53;
     pub const GUEST_USO4: u64 = 1 << 54;
     pub const GUEST_USO6: u64 = 1 << 55;
     pub const HOST_USO: u64 = 1 << 56;
@@ -157,6 +158,8 @@ pub mod control {
     pub const MQ_VQ_PAIRS_SET: [u8; 2] = [4, 0];
     pub const MQ_RSS_CONFIG: [u8; 2] = [4, 1];
     pub const MQ_HASH_CONFIG: [u8; 2] = [4, 2];
+    /// VIRTIO 1.3, 5.1.6.5.9.
+    pub const NOTF_COAL_RX_SET: [u8; 2] = [6, 1];
     pub const OK: u8 = 0;
 }
 

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fake_virtio::{
-    COMMON, CTRL_RX, CTRL_VQ, DEVICE, HASH_REPORT, HEADER, MERGEABLE, MQ, Memory, PACKED, Queue, RING_RESET, RSS,
-    SPLIT, set_buffers, words,
+    COMMON, CTRL_RX, CTRL_VQ, DEVICE, HASH_REPORT, HEADER, MERGEABLE, MQ, Memory, NOTF_COAL, PACKED, Queue, RING_RESET,
+    RSS, SPLIT, set_buffers, words,
 };
 use linerate::memory::{Mapping, PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::metadata::{Checksum, Hash, HashFields, Metadata};
@@ -379,6 +379,29 @@ fn hashes_of_a_device_that_violates_its_limits_are_errors() {
     device.set_config(0x40 + 0x18 * 3 + 13, 0);
     let options = Options { ring: Some(64), metadata: true, ..Options::default() };
     fake_virtio::open(&device, options.of_port("short", pool()).unwrap()).unwrap();
+}
+
+#[test]
+fn a_device_gets_the_interval_of_interrupts() {
+    let open = |features, interval: Option<u64>, answer: (u8, u32)| {
+        let device = Memory::new(features);
+        let controller = Controller::start(&device, 3, features & PACKED == PACKED, move |_| answer);
+        let interrupts = interval.map(Duration::from_nanos);
+        let options = Options { ring: Some(64), interrupts, ..Options::default() };
+        fake_virtio::open(&device, options.of_port("throttled", pool()).unwrap()).map(|_port| controller.commands())
+    };
+    let expected = |micros| vec![vec![6, 1, 32, 0, 0, 0, micros, 0, 0, 0]];
+    for format in [SPLIT, PACKED] {
+        let all = format | CTRL_VQ | NOTF_COAL;
+        assert_eq!(open(all, Some(50_000), ACCEPTED).unwrap(), expected(50));
+        assert_eq!(open(all, Some(1), ACCEPTED).unwrap(), expected(1));
+        // A device may interrupt more often, but must answer.
+        assert_eq!(open(all, Some(50_000), (1, 1)).unwrap(), expected(50));
+        assert!(message(open(all, Some(50_000), (0xFF, 0))).contains("does not acknowledge"));
+        for (features, interval) in [(all, Some(0)), (all, None), (format | CTRL_VQ, Some(50_000))] {
+            assert_eq!(open(features, interval, ACCEPTED).unwrap(), Vec::<Vec<u8>>::new());
+        }
+    }
 }
 
 /// Runs `stop` while the device completes a reset of a queue. Returns the queue.

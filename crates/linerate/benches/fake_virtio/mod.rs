@@ -55,8 +55,9 @@ pub const CTRL_VQ: u32 = 1 << 17;
 pub const CTRL_RX: u32 = 1 << 18;
 pub const MQ: u32 = 1 << 22;
 
-/// `RING_RESET`, `HASH_REPORT` and `RSS` in the upper half; the driver does not use the bits in the lower half.
+/// `RING_RESET`, `NOTF_COAL`, `HASH_REPORT` and `RSS` in the upper half; the driver does not use the bits in the lower half.
 pub const RING_RESET: u32 = 1 << 8;
+pub const NOTF_COAL: u32 = 1 << 21;
 pub const HASH_REPORT: u32 = 1 << 25;
 pub const RSS: u32 = 1 << 28;
 

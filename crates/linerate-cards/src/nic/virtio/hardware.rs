@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use linerate_core::error::{Error, Remedy, Result};
+use linerate_core::error::{Error, ErrorKind, Remedy, Result};
 use linerate_core::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Placement};
 use linerate_core::offload::LONGEST;
 use linerate_core::port::{Counters, Rss, span_of};
@@ -113,11 +113,13 @@ impl Hardware {
         let offloads = if config.options.offloads { OFFLOADS } else { 0 };
         let metadata = if config.options.metadata { METADATA } else { 0 };
         // Ignore features that depend on the control queue if there is none (5.1.3.1), even if offered.
-        let needs_control = feature::CTRL_RX | feature::CTRL_MAC_ADDR | feature::MQ | BY_HASH;
+        let needs_control = feature::CTRL_RX | feature::CTRL_MAC_ADDR | feature::MQ | feature::NOTF_COAL | BY_HASH;
         let offered = if offered & feature::CTRL_VQ == 0 { offered & !needs_control } else { offered };
         // With one queue, the hash is only for the metadata.
         let steering = if config.options.rx_queues > 1 || config.options.metadata { feature::RSS } else { 0 };
-        let features = match offered & (wanted(&*transport) | offloads | metadata | steering) {
+        let has_interval = config.options.interrupts.is_some_and(|interval| !interval.is_zero());
+        let throttle = if has_interval { feature::NOTF_COAL } else { 0 };
+        let features = match offered & (wanted(&*transport) | offloads | metadata | steering | throttle) {
             packed if is_packed(packed) => packed & !feature::EVENT_IDX,
             split => split,
         };
@@ -263,6 +265,7 @@ impl Hardware {
         *self.control() = control;
         transport.set_status(reached | status::DRIVER_OK);
         self.command_promiscuous(state.promiscuous)?;
+        self.throttle_interrupts()?;
         self.configure_hash()
     }
 
@@ -356,6 +359,25 @@ impl Hardware {
             return Err(Error::unsupported(&self.config.name, "promiscuous mode", why));
         }
         Ok(())
+    }
+
+    /// Sets the longest delay of an interrupt (VIRTIO 1.3, 5.1.6.5.9). The device must not wait until the ring is full.
+    fn throttle_interrupts(&self) -> Result<()> {
+        let Some(interval) = self.config.options.interrupts.filter(|_| self.features & feature::NOTF_COAL != 0) else {
+            return Ok(());
+        };
+        let max_packets = self.ring_size() as u32 / u32::from(self.layout.descriptors()) / 2;
+        let max_usecs = interval.as_micros().clamp(1, u32::MAX.into()) as u32;
+        let data = [max_packets.to_le_bytes(), max_usecs.to_le_bytes()].concat();
+        match self.command(command::NOTF_COAL_RX_SET, &data, "interval of interrupts") {
+            // A device may interrupt more often than it was asked to.
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                let _of_port = span_of(&self.config.name).entered();
+                tracing::warn!("the device rejects an interval of {max_usecs} µs between interrupts");
+                Ok(())
+            }
+            outcome => outcome,
+        }
     }
 
     fn check_bus(&self) -> Result<()> {
