@@ -805,20 +805,28 @@ proptest! {
     #[test]
     fn a_device_that_overwrites_its_rings_loses_no_buffer(
         packed in any::<bool>(),
+        metadata in any::<bool>(),
         rounds in prop::collection::vec((scribbles(), 0..40usize), 1..12),
     ) {
         let (device, pool) = (Memory::new(if packed { PACKED } else { SPLIT }), pool());
-        let mut port = open(&device, &pool).unwrap();
+        let options = Options { ring: Some(64), metadata, ..Options::default() };
+        let mut port = fake_virtio::open(&device, options.of_port("liar", pool.clone()).unwrap()).unwrap();
         let (mut rx, mut tx) = (port.rx(0).unwrap(), port.tx(0).unwrap());
-        let rings = device.mapped.lock().unwrap()[1].clone();
+        let [memory, rings] = [0, 1].map(|index: usize| device.mapped.lock().unwrap()[index].clone());
         let mut batch = Batch::new();
         for (scribbles, packets) in rounds {
             for (place, value) in scribbles {
-                let words = words(&rings, 0, rings.len() / 8);
-                words[place % words.len()].store(value, Ordering::Relaxed);
+                let ring_words = words(&rings, 0, rings.len() / 8);
+                ring_words[place % ring_words.len()].store(value, Ordering::Relaxed);
+                // Headers are at several offsets, at most 320 bytes after the buffer's start.
+                let buffer = words(&memory, place % 1024 * 2048 + 96, 28);
+                buffer.iter().for_each(|word| word.store(value, Ordering::Relaxed));
             }
             rx.recv(&mut batch);
-            batch.packets().for_each(|packet| assert!(packet.len() <= 1518 && packet.slots() == 1));
+            for packet in batch.packets() {
+                assert!(packet.len() <= 1518 && packet.slots() == 1);
+                assert!(metadata || (packet.offload().is_none() && packet.metadata() == Metadata::default()));
+            }
             (0..packets).for_each(|_| { batch.push(&pool, &[0x55; 60]); });
             tx.send(&mut batch);
             let held = pool.available() + batch.len() + batch.cached() + rx.buffers() + tx.buffers();
