@@ -77,7 +77,7 @@ pub struct Load {
     /// Time one in this many frames
     #[arg(long, default_value_t = 1, value_parser = whole::<u64>(1, 1_000_000_000))]
     pub every: u64,
-    /// Whose clock times the frames: the program's, or those of both cards, which see no delay of the program
+    /// Whose clock times the frames: the program's, or the clocks of both cards, which see no delay of the program
     #[arg(long, value_enum, default_value = "program")]
     pub stamps: Stamps,
     /// Write the latencies to this file, as HdrHistogram's percentile distribution in microseconds; several rates are
