@@ -58,7 +58,7 @@ pub fn usage(why: &str) -> ! {
 }
 
 /// Adds a tip to the error of an option that this command lacks: `gen` has it, and so has a model's wire. Of several
-/// options that contradict another, keeps those that were given.
+/// options that contradict another, keeps the given ones.
 fn with_tip(mut error: clap::Error) -> clap::Error {
     if let Some(ContextValue::Strings(all)) = error.get(ContextKind::PriorArg) {
         // As `--seconds <SECONDS>`.

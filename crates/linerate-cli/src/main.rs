@@ -279,6 +279,10 @@ enum Command {
         /// Print one JSON object instead of a table
         #[arg(long)]
         json: bool,
+        /// Open these ports, and print which features each has: offloaded to the card, the kernel or the receiver, or in
+        /// software
+        #[arg(long, value_name = "PORT", num_args = 1..)]
+        capabilities: Vec<String>,
     },
     /// Write the manual pages: one for linerate and one for each command
     Man {
@@ -400,7 +404,10 @@ fn execute(command: Command) -> Result<ExitCode, Error> {
         Command::Rule { command } => rule::run(&command),
         Command::Vm(machine) => vm::run(&machine),
         Command::Extcap(asked) => Ok(extcap::run(&asked)),
-        Command::Ports { json } => ports::run(json),
+        Command::Ports { json, capabilities } if !capabilities.is_empty() => {
+            ports::show_capabilities(&capabilities, json)
+        }
+        Command::Ports { json, .. } => ports::run(json),
         Command::Man { folder } => Ok(manual::write_pages(Cli::command(), &folder)),
         Command::Completions { shell } => Ok(manual::print_completions(grammar::grammar(), shell)),
     }

@@ -1,13 +1,14 @@
 //! `linerate ports`: lists the ports that can be opened here, and why others cannot.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use linerate::kernel::{Interface, LeftBehind, left_behind};
 use linerate::memory::PageSize;
 use linerate::nic;
 use linerate::pci::{NetworkCard, Taken, default_route, group_peers, in_other_namespace, in_use, network_cards, taken};
-use linerate::port::{Link, escaped};
-use linerate::{Error, KINDS};
+use linerate::port::{Feature, Link, Port, escaped};
+use linerate::{Error, KINDS, Options};
 use serde_json::{Value, json};
 
 use crate::show::print;
@@ -102,6 +103,29 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
     }
     print("PORT?cluster=N    any port, shared by N consumers; &by=flow, inner, addresses or turn\n\n");
     print(&format!("{hugepages} hugepages of 2 MiB are free; models, and cards behind an IOMMU, need none\n"));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Opens ports, and prints the features of each.
+pub fn show_capabilities(names: &[String], as_json: bool) -> Result<ExitCode, Error> {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let ports = Options::default().open_all(&names)?;
+    let words = |feature: Feature| ports.iter().map(move |port| port.capabilities().of(feature).word());
+    if as_json {
+        let of = |port: &Port| {
+            let features = Feature::ALL.into_iter().map(|one| (one.name(), port.capabilities().of(one).word()));
+            json!({"name": port.name(), "driver": port.info().driver, "features": features.collect::<BTreeMap<_, _>>()})
+        };
+        print(&format!("{}\n", json!({"ports": ports.iter().map(of).collect::<Vec<_>>()})));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let widths: Vec<usize> = names.iter().map(|name| name.chars().count().max(9)).collect();
+    let row = |title: &str, cells: &mut dyn Iterator<Item = &str>| {
+        let cells: Vec<String> = cells.zip(&widths).map(|(cell, width)| format!("  {cell:<width$}")).collect();
+        format!("{}\n", format!("{title:<17}{}", cells.concat()).trim_end())
+    };
+    print(&row("feature", &mut names.iter().copied()));
+    Feature::ALL.into_iter().for_each(|one| print(&row(&one.name().replace('_', " "), &mut words(one))));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -336,6 +336,20 @@ fn ports_lists_models_and_cards_without_touching_them() {
 }
 
 #[test]
+fn ports_tell_their_features() {
+    let shown = text(&expect(0, &mut linerate(&["ports", "--capabilities", "sim:0", "vale0:a"])).stdout);
+    let row = |name: &str| shown.lines().find_map(|line| line.strip_prefix(name)).map(str::split_whitespace);
+    let words = |name: &str| row(name).unwrap_or_else(|| panic!("no {name}: {shown}")).collect::<Vec<_>>();
+    assert_eq!(words("feature"), ["sim:0", "vale0:a"]);
+    assert_eq!(words("send tcp segments"), ["offloaded", "software"]);
+    assert_eq!(words("clock"), ["offloaded", "no"]);
+    assert_eq!(words("rule to kernel"), ["no", "no"]);
+    let output = expect(0, &mut linerate(&["ports", "--json", "--capabilities", "vale0:a?offloads=on"]));
+    let list: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(list["ports"][0]["features"]["send_checksum"], "offloaded", "the receiver computes it: {list}");
+}
+
+#[test]
 fn mistakes_are_explained_and_end_with_their_code() {
     assert!(fails(2, &["fwd", "sim:0"]).contains("<B>"));
     assert!(fails(2, &["frobnicate"]).contains("frobnicate"));

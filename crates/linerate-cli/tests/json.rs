@@ -35,7 +35,8 @@ fn the_json_of_each_command_is_as_its_schema_says() {
     let (to_capture, socket, report) = (format!("pcap:{captured}?write"), path("socket"), path("report"));
     expect(0, &mut linerate(&["gen", &to_capture, "--rate", "20k", "--count", "200", "--seconds", "60"]));
 
-    let words: [&[&str]; 20] = [
+    let cable = ["sim:j2?wire=sim:j3", "sim:j3?wire=sim:j2"];
+    let words: [&[&str]; 22] = [
         &["fwd", "sim:j0?rate=10k", "sim:j1?rate=10k", "--seconds", "1.2"],
         &["fwd", "sim:j0?rate=10k", "sim:j1", "--count", "1000", "--profile", "--seconds", "60"],
         &["link", "sim:j0?rate=10k", "sim:j1?rate=10k", "--loss", "1%", "--delay", "1ms", "--seconds", "0.3"],
@@ -52,9 +53,11 @@ fn the_json_of_each_command_is_as_its_schema_says() {
         &["capture", "sim:j0?rate=10k", "--count", "3", "--seconds", "60"],
         &["latency", "J{0", "J}0", "--rate", "10k,1000G", "--seconds", "0.3"],
         &["latency", "J{0", "J}0", "J{1", "J}1", "--rate", "10k", "--seconds", "0.3"],
+        &["latency", cable[0], cable[1], "--stamps", "card", "--rate", "10k", "--seconds", "0.3"],
         &["rfc2544", "J{0", "J}0", "--rate", "10k", "--sizes", "64", "--seconds", "0.1", "--out", &report],
         &["bench", "--quick", "--only", "netmap", "--out", &report],
         &["ports"],
+        &["ports", "--capabilities", "sim:j4", "vale0:j"],
         &["sim", "--socket", &socket, "--seconds", "0.3"],
     ];
     let mut lines = String::new();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use linerate_core::error::{Error, Result};
 use linerate_core::filter::Filter;
 use linerate_core::port::{
-    Action, Config, Drops, Link, MacAddress, PortClass, QueueCounters, Receive, Rule, RuleId, SoftwareDevice,
-    SoftwarePort, Transmit,
+    Action, Capabilities, Config, Drops, Link, MacAddress, PortClass, QueueCounters, Receive, Rule, RuleId,
+    SoftwareDevice, SoftwarePort, Transmit,
 };
 
 use super::interface::Interface;
@@ -28,6 +28,8 @@ pub trait Sockets: Send + Sized {
 
     /// Returns a description, for display.
     fn description(&self, interface: &Interface) -> String;
+    /// Returns the features that the kernel provides.
+    fn capabilities(&self, config: &Config) -> Capabilities;
     /// The last step of opening. Returns the result of [`promiscuous`](Sockets::promiscuous) if the port receives frames
     /// for other addresses from the start.
     fn start(&mut self, _: &Target) -> Result<Option<OwnedFd>> {
@@ -107,6 +109,10 @@ impl<S: Sockets> SoftwareDevice for OnInterface<S> {
 
     fn description(&self) -> String {
         self.sockets.description(&self.target.interface)
+    }
+
+    fn capabilities(&self, config: &Config) -> Capabilities {
+        self.sockets.capabilities(config)
     }
 
     fn start(&mut self) -> Result<()> {

@@ -17,8 +17,9 @@ use linerate_core::error::{Error, ErrorKind, MORE_DESCRIPTORS, Result};
 use linerate_core::memory::Pool;
 use linerate_core::offload::{LONGEST, Offload, Segmentation};
 use linerate_core::port::{
-    self, Address, Config, DESCRIPTOR, Description, Device, Drops, FRAME_HEADERS, Link, MTU, MacAddress, Maturity,
-    Opening, PortClass, PortKind, PortOption, QUEUES, QueueCounters, RING, Receive, SendFinished, Transmit,
+    self, Address, Capabilities, Config, DESCRIPTOR, Description, Device, Drops, FRAME_HEADERS, Feature, Link, MTU,
+    MacAddress, Maturity, Opening, PortClass, PortKind, PortOption, QUEUES, QueueCounters, RING, Receive, SendFinished,
+    Transmit,
 };
 use rustix::fs::OFlags;
 
@@ -378,6 +379,12 @@ impl Sockets for Tap {
             None => format!("TAP interface {} of Linux", interface.name()),
             Some(_) => format!("the kernel's network stack, detached from its interface, via {}", interface.name()),
         }
+    }
+
+    fn capabilities(&self, _: &Config) -> Capabilities {
+        Capabilities::default()
+            .with(&[Feature::SendChecksum, Feature::SendTcpSegments])
+            .with_if(self.supports_udp_segmentation, &[Feature::SendUdpSegments])
     }
 
     fn rx(&mut self, target: &Target, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {

@@ -8,7 +8,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::{
-    Action, CaptureCounts, Clock, Link, MacAddress, PortClass, QueueStatistics, Rss, Rule, RuleId, Statistics,
+    Action, Capabilities, CaptureCounts, Clock, Link, MacAddress, PortClass, QueueStatistics, Rss, Rule, RuleId,
+    Statistics,
 };
 use crate::batch::Batch;
 use crate::error::{Error, Result};
@@ -248,6 +249,8 @@ pub struct Info {
     pub mbits: u32,
     /// Received packets have [timestamps](crate::Packet::timestamp): they were asked for, and the port records them.
     pub timestamps: bool,
+    /// The features that the card, the kernel or the receiver provides.
+    pub capabilities: Capabilities,
 }
 
 /// One queue per direction, and frames of [`DEFAULT_FRAME`].
@@ -265,6 +268,7 @@ impl Default for Info {
             class,
             mbits,
             timestamps: false,
+            capabilities: Capabilities::default(),
         }
     }
 }

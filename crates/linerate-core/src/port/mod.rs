@@ -3,6 +3,7 @@
 //! Programs open ports with `linerate::open`. Each kind of port implements [`Device`]. This module depends on memory
 //! and batches, but not on any kind of port.
 
+mod capabilities;
 mod clock;
 mod config;
 mod counters;
@@ -27,6 +28,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub use capabilities::{Capabilities, Feature, Support};
 pub use clock::{CardClock, Clock, Scale};
 pub use config::{
     Access, Config, DESCRIPTOR, MAX_QUEUES, METADATA, MTU, OFFLOADS, QUEUES, RING, SHORTEST_MAX_FRAME, Settings,
@@ -482,6 +484,21 @@ impl Port {
     /// ```
     pub fn rules(&self) -> Vec<Rule> {
         self.device.rules()
+    }
+
+    /// Returns which features the port has, and which of them its card, the kernel or the receiver provides.
+    ///
+    /// ```
+    /// use linerate::port::{Feature, Support};
+    ///
+    /// # fn main() -> linerate::Result<()> {
+    /// let [card, switch] = linerate::open(["sim:capabilities?wire=none", "vale0:capabilities"])?;
+    /// assert_eq!(card.capabilities().of(Feature::SendTcpSegments), Support::Offloaded);
+    /// assert_eq!(switch.capabilities().of(Feature::SendTcpSegments), Support::Software);
+    /// # Ok(()) }
+    /// ```
+    pub fn capabilities(&self) -> Capabilities {
+        self.device.info().capabilities
     }
 
     /// Returns the clock of the port's card.

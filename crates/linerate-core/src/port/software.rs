@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    Action, CaptureCounts, Config, Counters, Device, Drops, Info, Link, MacAddress, PortClass, QueueCounters,
-    QueueStatistics, Receive, Rss, Rule, RuleId, Statistics, Transmit,
+    Action, Capabilities, CaptureCounts, Config, Counters, Device, Drops, Feature, Info, Link, MacAddress, PortClass,
+    QueueCounters, QueueStatistics, Receive, Rss, Rule, RuleId, Statistics, Transmit,
 };
 use crate::error::{Error, Result};
 use crate::filter::Filter;
@@ -26,6 +26,11 @@ pub trait SoftwareDevice: Send {
 
     /// Returns a description for display.
     fn description(&self) -> String;
+
+    /// Returns the features that others provide. With offloads, receivers finish checksums and segments.
+    fn capabilities(&self, config: &Config) -> Capabilities {
+        Capabilities::default().with_if(Self::OFFLOADS && config.options.offloads, &Feature::SENDING)
+    }
 
     /// As [`Device::start`].
     ///
@@ -182,6 +187,7 @@ impl<K: SoftwareDevice> Device for SoftwarePort<K> {
             class: K::CLASS,
             mbits: 0,
             timestamps: K::TIMESTAMPS && options.timestamps,
+            capabilities: self.kind.capabilities(&self.config),
         }
     }
 

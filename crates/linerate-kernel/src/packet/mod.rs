@@ -18,8 +18,8 @@ use linerate_core::error::{Error, ErrorKind, Result};
 use linerate_core::filter::Filter;
 use linerate_core::offload::LONGEST;
 use linerate_core::port::{
-    Address, Config, Description, Device, Drops, MTU, Maturity, OFFLOADS, Opening, PortClass, PortKind, QUEUES,
-    QueueCounters, RING, Receive, TIMESTAMPS, Transmit,
+    Address, Capabilities, Config, Description, Device, Drops, Feature, MTU, Maturity, OFFLOADS, Opening, PortClass,
+    PortKind, QUEUES, QueueCounters, RING, Receive, TIMESTAMPS, Transmit,
 };
 use queue::{PacketRx, PacketTx, Retry};
 use socket::Socket;
@@ -122,6 +122,12 @@ impl Sockets for PacketPort {
 
     fn description(&self, _: &Interface) -> String {
         self.description.clone()
+    }
+
+    fn capabilities(&self, config: &Config) -> Capabilities {
+        Capabilities::default()
+            .with(&[Feature::SendChecksum])
+            .with_if(config.options.offloads, &[Feature::SendTcpSegments])
     }
 
     fn rx(&mut self, target: &Target, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {

@@ -22,8 +22,9 @@ use std::time::Instant;
 use linerate_core::error::{Error, ErrorKind, Remedy, Result};
 use linerate_core::filter::Filter;
 use linerate_core::port::{
-    Action, Address, Config, Description, Device, Drops, FRAME_HEADERS, MTU, Maturity, Opening, PortClass, PortKind,
-    PortOption, QUEUES, QueueCounters, RING, Receive, Rule, RuleId, Rules, Rx, Transmit, Tx, Value, escaped,
+    Action, Address, Capabilities, Config, Description, Device, Drops, FRAME_HEADERS, Feature, MTU, Maturity, Opening,
+    PortClass, PortKind, PortOption, QUEUES, QueueCounters, RING, Receive, Rule, RuleId, Rules, Rx, Transmit, Tx,
+    Value, escaped,
 };
 use program::Verdict;
 use queue::{XdpRx, XdpTx};
@@ -481,6 +482,14 @@ impl Sockets for Xdp {
         }
         self.attach(target)?;
         Ok(promiscuous)
+    }
+
+    fn capabilities(&self, config: &Config) -> Capabilities {
+        let has_checksums = |one: &QueueSocket| one.socket.upgrade().is_some_and(|socket| socket.checksums);
+        Capabilities::default()
+            .with_if(self.sockets.iter().any(has_checksums), &[Feature::SendChecksum])
+            .with(&[Feature::RuleToDrop, Feature::RuleToKernel])
+            .with_if(config.options.rx_queues == 1, &[Feature::RuleToQueue])
     }
 
     fn rx(&mut self, target: &Target, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {

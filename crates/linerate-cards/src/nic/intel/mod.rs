@@ -39,8 +39,8 @@ use linerate_core::error::Result;
 use linerate_core::filter::{Filter, Match};
 use linerate_core::memory::{Addresses, Locate, Pool};
 use linerate_core::port::{
-    Action, Clock, Device, Drops, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Rule, RuleId, Rules, Rx,
-    Statistics, Transmit, Tx,
+    Action, Capabilities, Clock, Device, Drops, Feature, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Rule,
+    RuleId, Rules, Rx, Statistics, Transmit, Tx,
 };
 use linerate_spec::Register;
 use linerate_spec::x82599::RAH;
@@ -133,6 +133,9 @@ pub trait Controller: Sized + Send + Sync + 'static {
 /// The entries of rules in a card's tables. A value is the state of the tables; [`write`](Entries::write) brings the
 /// card from one state to another.
 pub trait Entries<C: Controller>: Clone + Default + Send {
+    /// The driver has rules.
+    const EXIST: bool = true;
+
     /// Adds the entries for an alternative of a rule's filter. Entries of earlier rules decide first.
     ///
     /// # Errors
@@ -151,6 +154,19 @@ pub trait Entries<C: Controller>: Clone + Default + Send {
     /// The card does not answer.
     fn write<B: Bar>(&self, present: &Self, hardware: &Hardware<B, C>) -> Result<()>;
 }
+
+/// The features of all cards, and more features of cards with rules.
+const FEATURES: [Feature; 8] = [
+    Feature::SendChecksum,
+    Feature::SendTcpSegments,
+    Feature::SendUdpSegments,
+    Feature::ReceiveChecksum,
+    Feature::ReceiveHash,
+    Feature::ReceiveKind,
+    Feature::Rss,
+    Feature::Clock,
+];
+const RULES: [Feature; 2] = [Feature::RuleToQueue, Feature::RuleToDrop];
 
 /// An open card.
 pub struct Intel<B: Bar, C: Controller> {
@@ -219,6 +235,7 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
             class: config.class,
             mbits: C::MBITS,
             timestamps: false,
+            capabilities: Capabilities::default().with(&FEATURES).with_if(C::Entries::EXIST, &RULES),
         }
     }
 

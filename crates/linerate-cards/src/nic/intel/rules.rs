@@ -42,6 +42,8 @@ impl Refused {
 pub struct NoEntries;
 
 impl<C: Controller> Entries<C> for NoEntries {
+    const EXIST: bool = false;
+
     fn add(&mut self, _: RuleId, _: &Match, _: Action) -> std::result::Result<(), Refused> {
         Err(Refused::Part(format!("the driver {} has no rules", C::DRIVER)))
     }

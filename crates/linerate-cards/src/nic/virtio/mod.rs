@@ -36,7 +36,8 @@ use hardware::Hardware;
 use linerate_core::error::{Error, Result};
 use linerate_core::memory::{Addresses, Locate, Pool};
 use linerate_core::port::{
-    Device, Info, Link, MacAddress, QueueCounters, QueueStatistics, Receive, Rss, Rx, Statistics, Transmit, Tx,
+    Capabilities, Device, Feature, Info, Link, MacAddress, QueueCounters, QueueStatistics, Receive, Rss, Rx,
+    Statistics, Transmit, Tx,
 };
 use linerate_spec::virtio::{config as device_config, control as command, feature};
 use packed::Packed;
@@ -131,6 +132,20 @@ impl Virtio {
     }
 }
 
+impl Virtio {
+    /// Returns the features that were negotiated.
+    fn capabilities(&self) -> Capabilities {
+        let has = |all: u64| self.hardware.features & all == all;
+        Capabilities::default()
+            .with_if(has(feature::CSUM), &[Feature::SendChecksum])
+            .with_if(has(feature::HOST_TSO4 | feature::HOST_TSO6), &[Feature::SendTcpSegments])
+            .with_if(has(feature::HOST_USO), &[Feature::SendUdpSegments])
+            .with_if(has(feature::GUEST_CSUM), &[Feature::ReceiveChecksum])
+            .with_if(has(feature::HASH_REPORT), &[Feature::ReceiveHash])
+            .with_if(has(feature::RSS), &[Feature::Rss])
+    }
+}
+
 /// Boxes a receive queue, which reads the packets' headers if needed.
 fn boxed<R: DriverRing, L: Locate>(rx: VirtioRx<R, L>) -> Box<dyn Receive> {
     match described::are_needed(rx.hardware.features) {
@@ -165,6 +180,7 @@ impl Device for Virtio {
             class: config.class,
             mbits: 0,
             timestamps: false,
+            capabilities: self.capabilities(),
         }
     }
 
