@@ -38,7 +38,7 @@ pub struct Options {
     /// pipes. Ports of a switch and monitors record when the sender's thread copies a packet.
     pub timestamps: bool,
     /// Records what the port found out about each received packet ([`Packet::metadata`](crate::Packet::metadata)), where
-    /// the port can (`?metadata=on`): Intel's and VirtIO's cards, and `sim:`.
+    /// the port can (`?metadata=on`): Intel's and VirtIO's cards, `sim:` and `virtio-user:`.
     pub metadata: bool,
     /// Instructions for reading and writing descriptors (`?vectors=best`, `scalar`, `avx2` or `avx512`), for Intel's
     /// cards, `sim:` and VirtIO.

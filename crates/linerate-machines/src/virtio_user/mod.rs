@@ -24,8 +24,8 @@ use control::Shared;
 use linerate_cards::nic::virtio::MAX_QUEUES;
 use linerate_core::error::{Error, Result};
 use linerate_core::port::{
-    Address, Config, Description, Device, Link, MTU, Maturity, OFFLOADS, Opening, PortClass, PortKind, PortOption,
-    QUEUES, QueueCounters, RING, Receive, SoftwareDevice, SoftwarePort, Transmit, VECTORS, Value,
+    Address, Config, Description, Device, Link, METADATA, MTU, Maturity, OFFLOADS, Opening, PortClass, PortKind,
+    PortOption, QUEUES, QueueCounters, RING, Receive, SoftwareDevice, SoftwarePort, Transmit, VECTORS, Value,
 };
 use linerate_core::unix_socket::ControlThread;
 use queue::{UserRx, UserTx};
@@ -83,6 +83,7 @@ pub static KIND: PortKind = PortKind {
             RING,
             MTU,
             OFFLOADS,
+            METADATA,
             VECTORS,
             PortOption::switch("packed", "ask for packed queues"),
             PortOption::switch("server", "wait for the back end at the socket; without it, the port connects there"),

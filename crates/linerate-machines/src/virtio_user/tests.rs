@@ -97,6 +97,7 @@ fn every_packet_crosses_in_both_directions() {
         (Vectors::Best, "?packed=on", ""),
         (Vectors::Scalar, "?packed=on&mtu=9000&offloads=on", ""),
         (Vectors::Best, "", "?in_order=on"),
+        (Vectors::Best, "", "?metadata=on"),
         (Vectors::Scalar, "", "?mergeable=off"),
         (Vectors::Best, "?packed=on", "&in_order=on&mergeable=off"),
         (Vectors::Best, "?packed=on", "&in_order=on"),
@@ -489,6 +490,7 @@ fn what_the_options_say_is_negotiated() {
         ("?queues=2", mergeable | suppresses | feature::MQ),
         ("?offloads=on", mergeable | suppresses | offloads | segments),
         ("?offloads=on&mergeable=off", suppresses | offloads),
+        ("?metadata=on", mergeable | suppresses | feature::GUEST_CSUM),
     ] {
         let back = BackEnd::start(u64::MAX, PROTOCOL, good());
         drop(open(&pool(), &back.name(options)).unwrap());
