@@ -298,9 +298,9 @@ impl Hardware {
     /// Resets a queue (2.6.1). Then the device does not use its buffers.
     fn reset_queue(&self, number: u16) -> Result<()> {
         self.transport.reset_queue(number);
-        wait_until(&self.config.name, "queue_reset = 0", "2.6.1", || match self.transport.status() {
-            u8::MAX => Err(Error::card_gone(&self.config.name, "device_status", self.bus.gone_remedy())),
-            _ => Ok(self.transport.is_queue_reset(number)),
+        wait_until(&self.config.name, "queue_reset = 0", "2.6.1", || {
+            self.check_alive()?;
+            Ok(self.transport.is_queue_reset(number))
         })
     }
 
