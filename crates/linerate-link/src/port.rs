@@ -297,7 +297,7 @@ impl Link {
             0 => None,
             count => Some(pool.reserve(count)?),
         };
-        let stream = self.number << 32 | 2 * u64::from(queue) + direction as u64;
+        let stream = (self.number << 32) | (2 * u64::from(queue) + direction as u64);
         let mut line = Line::with_counters(&parameters, pool, stream, shared.counters.clone());
         let start = Instant::now();
         if let Some(recorder) = &shared.recorder {
