@@ -530,7 +530,7 @@ mod tests {
     #[test]
     fn full_tables_and_equal_rules_are_refused() {
         let mut tables = Tables::default();
-        for n in 0..8 {
+        for n in 0..7 {
             add(&mut tables, n, &format!("type:{}", 0x8000 + n), Action::Queue(0)).unwrap();
         }
         let full = Refused::Full { table: "ethertype filters", entries: 7 };
