@@ -23,6 +23,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode};
 use std::str::FromStr;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -360,11 +361,18 @@ impl Session {
         if run.threads.join() {
             say("linerate exec: a thread that forwards packets has panicked, which is a bug");
         }
-        // Only now are the packets counted that remain in links.
-        let mut counts = place.verbose.then(|| run.ports.known_statistics().0);
         run.ports.cut_captures().iter().for_each(|failure| say(&format!("linerate exec: {failure}")));
-        for (n, (port, pair)) in ports.iter().zip(counts.iter_mut().flat_map(|counts| counts.chunks_mut(2))).enumerate()
-        {
+        if place.verbose {
+            self.print_counts(&run, ports, own.as_ref());
+        }
+        Ok(())
+    }
+
+    /// Prints the packets of the interfaces, of the ports and of the command's link. All queues have been stopped, so
+    /// packets that remain in links are counted.
+    fn print_counts(&mut self, run: &Run, ports: &[&str], link: Option<&Link>) {
+        let mut counts = run.ports.known_statistics().0;
+        for (n, (port, pair)) in ports.iter().zip(counts.chunks_mut(2)).enumerate() {
             let interface = format!("eth{n}");
             let queue = self.counters.as_mut().and_then(|counters| counters.overflows(&interface));
             if let Some(tap) = pair.first_mut() {
@@ -376,16 +384,15 @@ impl Session {
                 say(&format!("{name}: {received} packets received, {sent} sent; dropped: {drops}"));
             }
         }
-        let held = run.threads.unsent.load(std::sync::atomic::Ordering::Relaxed);
-        if place.verbose && held > 0 {
+        let held = run.threads.unsent.load(Ordering::Relaxed);
+        if held > 0 {
             say(&format!("{held} packets from the command's interfaces were still on their way to the ports"));
         }
-        for link in own.iter().filter(|_| place.verbose) {
-            for (way, name) in WAYS.into_iter().zip(["to", "from"]) {
+        for (way, name) in WAYS.into_iter().zip(["to", "from"]) {
+            if let Some(link) = link {
                 say(&format!("link, {name} the command: {}", in_words(link.counters(way))));
             }
         }
-        Ok(())
     }
 
     /// Waits for the command's end, and for the packets that it has sent last, which links may delay by `delay`.
@@ -404,7 +411,7 @@ impl Session {
             let pairs = counts.chunks(2).filter_map(|pair| pair.first_chunk());
             pairs.fold([0; 2], |[from, to], [tap, port]| [from + tap.rx_packets, to + port.tx_packets])
         };
-        let held = || run.threads.unsent.load(std::sync::atomic::Ordering::Relaxed) as u64;
+        let held = || run.threads.unsent.load(Ordering::Relaxed) as u64;
         let (mut last, mut since, mut end) = (moved(), Instant::now(), None);
         while since.elapsed() < LAST_PACKETS + delay {
             if since.elapsed() >= STILL {
