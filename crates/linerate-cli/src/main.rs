@@ -111,6 +111,9 @@ enum Command {
         /// Show the cycles per packet of each part: receive, touch, send
         #[arg(long)]
         profile: bool,
+        /// Leave checksums and segmentation pending between the ports, as with offloads=on for both
+        #[arg(long)]
+        offloads: bool,
         #[command(flatten)]
         rules: fwd::Rules,
         #[command(flatten)]
@@ -361,8 +364,9 @@ fn main() -> ExitCode {
 
 fn execute(command: Command) -> Result<ExitCode, Error> {
     match command {
-        Command::Fwd { a, b, rest, count, profile, rules, steering, options } => {
-            fwd::run(&fwd::Forward, [&a, &b], rest.as_deref(), count, profile, &rules, &options.steered(steering))
+        Command::Fwd { a, b, rest, count, profile, offloads, rules, steering, options } => {
+            let options = RunOptions { offloads, ..options.steered(steering) };
+            fwd::run(&fwd::Forward, [&a, &b], rest.as_deref(), count, profile, &rules, &options)
         }
         Command::Link { link, port, verbose, command, .. } if !command.is_empty() => {
             Ok(exec::run_over(link.around(), port.as_deref(), verbose, &command))

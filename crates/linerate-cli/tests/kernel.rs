@@ -289,7 +289,7 @@ fn traffic_crosses_two_taps() {
 #[test]
 fn packets_cross_two_taps_uncut() {
     let _alone = alone();
-    let between = Between::with_taps("u", 9000, "tap:l0?offloads=on tap:r0?offloads=on --queues 2 --wait adaptive");
+    let between = Between::with_taps("u", 9000, "tap:l0 tap:r0 --offloads --queues 2 --wait adaptive");
     assert!(between.left.run("ethtool -k l0").contains("tcp-segmentation-offload: on"));
     between.carries_all(9000);
 }
