@@ -31,6 +31,7 @@ use linerate::link::{LINK, Link, of_direction, reserved};
 use linerate::port::{PortClass, PortName, switch_and_port};
 use linerate::{Error, ErrorKind, Remedy};
 use nix::sys::signal::{SigSet, Signal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use self::channel::{Channel, Inherited, MOST_INTERFACES, Network, Reply, Setup, UserIds};
@@ -275,7 +276,7 @@ impl Place {
 struct Session {
     relay: std::sync::Arc<Relay>,
     child: Child,
-    /// The interfaces, from outside.
+    /// The interfaces, from outside; their ports have descriptors, too.
     taps: Vec<OwnedFd>,
     /// Unknown where `/proc` shows no processes.
     counters: Option<Counters>,
@@ -339,8 +340,6 @@ impl Session {
             taps.iter().map(String::as_str).zip(ports.iter().copied()).flat_map(<[_; 2]>::from).collect();
         let mut run = Run::open(&Commanded, &names, None, &options)?;
         check_switches(&run)?;
-        // The port has its own descriptor.
-        self.taps.clear();
         let network = place.network(&mut run, ports)?;
         let delay = link.iter().flat_map(Link::parameters).map(|parameters| parameters.longest_delay()).sum();
         let delay = Duration::from_nanos(delay) + ports.iter().map(|port| delay_of(port)).max().unwrap_or_default();
@@ -414,7 +413,7 @@ impl Session {
         let held = || run.threads.unsent.load(Ordering::Relaxed) as u64;
         let (mut last, mut since, mut end) = (moved(), Instant::now(), None);
         while since.elapsed() < LAST_PACKETS + delay {
-            if since.elapsed() >= STILL {
+            if since.elapsed() >= STILL && !self.has_packets() {
                 end.get_or_insert(last[0]);
             }
             // Once the interfaces have been still for a moment, all packets from them are the kernel's own, which may
@@ -428,6 +427,14 @@ impl Session {
                 (last, since) = (now, Instant::now());
             }
         }
+    }
+}
+
+impl Session {
+    /// Returns whether packets wait in the interfaces for a thread, which may not have had a processor.
+    fn has_packets(&self) -> bool {
+        let mut polled: Vec<PollFd<'_>> = self.taps.iter().map(|tap| PollFd::new(tap, PollFlags::IN)).collect();
+        poll(&mut polled, Some(&Timespec::default())).is_ok_and(|count| count > 0)
     }
 }
 
