@@ -97,20 +97,24 @@ fn directions_and_runs_differ() {
     let file = folder.path("record.csv");
     let ports = ["sim:0?count=1000&rate=1M", "sim:1?count=1000&rate=1M"];
     let lost = |seed: &[&str]| {
-        let options = ["--loss", "10%", "--record", &file, "--seconds", "1", "--json"];
+        let options = ["--loss", "10%", "--record", &file, "--seconds", "2", "--json"];
         let output = linerate(&[&["link"], &ports[..], &options, seed].concat()).output_in_time().unwrap();
         let text = std::fs::read_to_string(&file).unwrap();
+        // Of the first 500: a busy machine may not have sent all when the run ends.
         let of_way = |way: &str| {
-            let lines = text.lines().filter(|line| line.starts_with(way) && line.contains(",lost,"));
-            lines.map(|line| line.split(',').nth(1).unwrap().to_string()).collect::<Vec<_>>()
+            let lines = text.lines().filter(|line| line.starts_with(way));
+            let number = |line: &str| line.split(',').nth(1).unwrap().parse::<u32>().unwrap();
+            assert!(lines.clone().map(number).max() >= Some(500), "{text}");
+            let lost = lines.filter(|line| line.contains(",lost,")).map(number);
+            lost.filter(|number| *number <= 500).collect::<Vec<_>>()
         };
         ([of_way("forward"), of_way("back")], kit::text(&output.stderr))
     };
     let ([forward, back], said) = lost(&["--seed", "7"]);
     assert!(said.contains("seed 7"), "{said}");
     let both = forward.iter().filter(|number| back.contains(number)).count();
-    // About a tenth of 100.
-    assert!(forward.len() > 50 && back.len() > 50 && both < 40, "{both} of {} and {}", forward.len(), back.len());
+    // About a tenth of 50.
+    assert!(forward.len() > 20 && back.len() > 20 && both < 18, "{both} of {} and {}", forward.len(), back.len());
     let (first, said) = lost(&[]);
     assert!(first != lost(&[]).0, "{first:?}");
     // The seeds of both directions are shown, and repeat the run.

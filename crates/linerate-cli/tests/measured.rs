@@ -63,15 +63,16 @@ fn cards_time_the_frames_between_them() {
     let ports = ["sim:card0?wire=sim:card1", "sim:card1?wire=sim:card0"];
     let hosts = ["--address", "fd00::1/64,fd00::2/64", "--vlan", "7"];
     for more in [&["--both"][..], &hosts] {
-        let rest = ["--stamps", "card", "--rate", "20k", "--size", "128", "--seconds", "0.5", "--json"];
+        let rest = ["--stamps", "card", "--rate", "20k", "--size", "128", "--seconds", "1", "--json"];
         let output = expect(0, &mut linerate(&[&["latency"][..], &ports, &rest, more].concat()));
         let load = &summary(&output.stdout)["loads"][0];
         let timed = &load["by_card"];
         // On a busy machine, a thread may wait longer than a probe does.
         let completed = positive(&timed["sent"]) - timed["lost"].as_f64().unwrap();
         assert!(positive(&load["looked_at"]) <= completed && timed["unnoted"] == 0, "{load}");
-        assert!(load["lost"] == 0 && load["unstamped"] == 0 && positive(&load["sent"]) > 100.0, "{load}");
-        positive(&load["microseconds"]["min"]);
+        assert!(load["unstamped"] == 0 && positive(&load["arrived"]) > 100.0, "{load}");
+        // It may be below the error of the clocks' comparison, and then be 0.
+        assert!(load["microseconds"]["min"].as_f64() < load["microseconds"]["max"].as_f64(), "{load}");
     }
     for (ports, why) in [
         (["valelat:c", "valelat:d"], "valelat:c: --stamps card is for cards with a clock"),
