@@ -240,16 +240,14 @@ impl Controller for X82576 {
     }
 
     /// A tick is 16 ns, whatever the link's speed.
-    fn start_clock<B: Bar>(hardware: &Hardware<B, X82576>) {
+    fn start_counter<B: Bar>(hardware: &Hardware<B, X82576>) {
         hardware.write(TIMINCA, 1 << TIMINCA::PERIOD_SHIFT | 16);
-        hardware.write(TSYNCTXCTL, TSYNCTXCTL::ENABLE);
     }
 
     /// Only over Ethernet: over UDP, the card also compares the source port.
-    fn note_received_times<B: Bar>(hardware: &Hardware<B, X82576>) {
+    fn find_events<B: Bar>(hardware: &Hardware<B, X82576>) {
         hardware.write(ETQF(0), ETQF::ENABLE | ETQF::TIME_STAMP | PTP);
         hardware.write(TSYNCRXCFG, SYNC << TSYNCRXCFG::MESSAGE_SHIFT);
-        hardware.write(TSYNCRXCTL, TSYNCRXCTL::TYPE_EVENTS | TSYNCRXCTL::ENABLE);
     }
 
     fn latch_time<B: Bar>(_: &Hardware<B, X82576>) {}

@@ -7,11 +7,13 @@ use linerate_core::error::Result;
 use linerate_core::packet::now;
 use linerate_core::port::{CardClock, Scale};
 use linerate_spec::Register;
+use linerate_spec::descriptor::receive;
+use linerate_spec::x82599::{TSYNCRXCTL, TSYNCTXCTL};
 
 use super::{Controller, Hardware};
 use crate::pci::Bar;
 
-/// The registers of a card's clock.
+/// The registers of a card's clock. The bits of TSYNCTXCTL and TSYNCRXCTL are the same on all cards.
 pub struct ClockRegisters {
     /// The counter (SYSTIM), low half first.
     pub time: [Register; 2],
@@ -23,17 +25,19 @@ pub struct ClockRegisters {
     pub attributes: Register,
 }
 
-/// The bit VALID of TSYNCTXCTL and TSYNCRXCTL, which is the same on all cards.
-const VALID: u32 = 1 << 0;
 /// The ethertype of IEEE 1588.
 pub const PTP: u32 = 0x88F7;
 
 impl<B: Bar, C: Controller> Hardware<B, C> {
     /// Starts the clock with the system's time.
     pub(super) fn start_clock(&self) -> Result<()> {
-        C::start_clock(self);
+        let ClockRegisters { sent, received, .. } = C::clock_registers();
+        C::start_counter(self);
+        self.write(sent.0, TSYNCTXCTL::ENABLE);
         if self.config.options.metadata {
-            C::note_received_times(self);
+            C::find_events(self);
+            // Events of version 2.
+            self.write(received.0, TSYNCRXCTL::TYPE_EVENTS | TSYNCRXCTL::ENABLE);
             self.take_received();
         }
         let mut scale = self.scale.lock().unwrap_or_else(PoisonError::into_inner);
@@ -42,9 +46,15 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         Ok(())
     }
 
+    /// Returns the time of the received packet with this word 1 of its descriptor, if the card has noted it.
+    #[inline(always)]
+    pub(super) fn time_of(&self, word: u64) -> Option<u64> {
+        if word & receive::TS != 0 { self.received_time() } else { None }
+    }
+
     /// Returns the time of the received packet that the card has noted.
     #[cold]
-    pub(super) fn received_time(&self) -> Option<u64> {
+    fn received_time(&self) -> Option<u64> {
         let scale = self.scale.lock().unwrap_or_else(PoisonError::into_inner);
         self.is_time_stale.store(false, Relaxed);
         self.take_received().map(|count| scale.time(count))
@@ -56,7 +66,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         if !self.config.options.metadata {
             return;
         }
-        let is_noted = self.read(C::clock_registers().received.0) & VALID != 0;
+        let is_noted = self.read(C::clock_registers().received.0) & TSYNCRXCTL::VALID != 0;
         if self.is_time_stale.swap(is_noted, Relaxed) && is_noted {
             self.received_time();
         }
@@ -69,7 +79,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     }
 
     fn take_noted(&self, (control, time): &(Register, [Register; 2])) -> Option<u64> {
-        (self.read(*control) & VALID != 0).then(|| self.nanoseconds(time))
+        (self.read(*control) & TSYNCTXCTL::VALID != 0).then(|| self.nanoseconds(time))
     }
 
     /// Reads a time. The high half is second: reading it frees the registers, and reading the low half latches it.

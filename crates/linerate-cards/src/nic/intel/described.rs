@@ -3,49 +3,22 @@
 //! The loops of `queue` overwrite a descriptor when they take its packet. So the metadata of a run of packets is noted
 //! before those loops take them, and the vector loops stay as they are.
 
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use linerate_core::batch::Batch;
-use linerate_core::error::Result;
-use linerate_core::memory::{Locate, Pool};
+use linerate_core::memory::Locate;
 use linerate_core::packet::{Origin, stamp};
-use linerate_core::port::RegionRx;
 use linerate_core::slot::Slot;
-use linerate_spec::descriptor::receive;
 
 use super::Controller;
 use super::metadata::metadata;
 use super::queue::IntelRx;
+use crate::nic::described::Describe;
 use crate::pci::Bar;
 
-/// A receive queue of a port with metadata.
-pub struct Described<B: Bar, C: Controller, L: Locate>(pub IntelRx<B, C, L>);
-
-impl<B: Bar, C: Controller, L: Locate> RegionRx for Described<B, C, L> {
-    fn pool(&self) -> &Arc<Pool> {
-        self.0.pool()
-    }
-
-    fn recv(&mut self, batch: &mut Batch) -> usize {
-        self.0.recv_burst::<true>(batch)
-    }
-
-    fn buffers(&self) -> usize {
-        self.0.buffers()
-    }
-
-    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
-        self.0.arm()
-    }
-
-    fn disarm(&mut self) {
-        self.0.disarm();
-    }
-
-    fn stop(&mut self) -> Result<()> {
-        self.0.stop()
+impl<B: Bar, C: Controller, L: Locate> Describe for IntelRx<B, C, L> {
+    fn recv_described(&mut self, batch: &mut Batch) -> usize {
+        self.recv_burst::<true>(batch)
     }
 }
 
@@ -72,9 +45,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             // SAFETY: the card is done with the buffer; this slot is gone before `take_run` makes one.
             let mut slot = unsafe { placement.slot(buf, 0, false) };
             metadata::<C>([descriptor[0].load(Relaxed), word]).describe(&mut slot, view);
-            if word & receive::TS != 0
-                && let Some(time) = self.hardware.received_time()
-            {
+            if let Some(time) = self.hardware.time_of(word) {
                 stamp(&mut slot, view, time, Origin::Card);
             }
             there += 1;

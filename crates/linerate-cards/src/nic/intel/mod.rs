@@ -33,7 +33,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use clock::{ClockRegisters, PTP};
-use described::Described;
 pub use hardware::Hardware;
 use linerate_core::error::Result;
 use linerate_core::filter::{Filter, Match};
@@ -49,6 +48,7 @@ pub use rules::{NoEntries, Refused};
 pub(super) use semaphore::Semaphores;
 
 use super::Config;
+use super::described::Described;
 use crate::pci::{Bar, Bus};
 
 /// The controller-specific part of a driver: registers, and the order in which they are written.
@@ -117,11 +117,11 @@ pub trait Controller: Sized + Send + Sync + 'static {
 
     /// Returns the registers of the card's clock.
     fn clock_registers() -> ClockRegisters;
-    /// Starts the clock, and lets the card note the times of sent packets.
-    fn start_clock<B: Bar>(hardware: &Hardware<B, Self>);
-    /// Lets the card note the times of received packets of IEEE 1588: events of version 2.
-    fn note_received_times<B: Bar>(hardware: &Hardware<B, Self>);
-    /// Prepares the clock for reading.
+    /// Starts the card's counter.
+    fn start_counter<B: Bar>(hardware: &Hardware<B, Self>);
+    /// Lets the card find the received events of IEEE 1588.
+    fn find_events<B: Bar>(hardware: &Hardware<B, Self>);
+    /// Prepares the counter for reading.
     fn latch_time<B: Bar>(hardware: &Hardware<B, Self>);
     /// Returns the nanoseconds of the halves of the counter, or of a packet's time.
     fn nanoseconds<B: Bar>(hardware: &Hardware<B, Self>, low: u32, high: u32) -> u64;

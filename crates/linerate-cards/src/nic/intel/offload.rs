@@ -15,8 +15,8 @@ use crate::pci::Bar;
 
 impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     /// Sends the packet at slot `at` if the card can do all of its pending offloads, or is to note its time. It cannot do
-    /// the offloads of packets in tunnels or in too many buffers. Returns the count of slots taken, 0 if the ring has no room; `None` for another
-    /// packet.
+    /// the offloads of packets in tunnels or in too many buffers. Returns the count of slots taken, 0 if the ring has no
+    /// room; `None` for another packet.
     pub(super) fn send_left_to_card(&mut self, batch: &mut Batch, at: usize) -> Option<usize> {
         // SAFETY: only bytes of headers change.
         let slots = unsafe { &mut batch.raw_slots()[at..] };
@@ -29,8 +29,9 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         let length = slots.iter().map(Slot::len).sum();
         let time = if Metadata::wants_time(&slots[0], view) { transmit::TSTAMP } else { 0 };
         if !left.is_needed() {
-            let is_whole = (transmit::SHORTEST..=self.longest).contains(&length) && time != 0;
-            is_whole.then_some(())?;
+            if !(transmit::SHORTEST..=self.longest).contains(&length) {
+                return None;
+            }
             if count > self.free() {
                 return Some(0);
             }

@@ -322,9 +322,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             if !more {
                 if self.hardware.config.options.metadata {
                     batch.describe_last(&metadata::<C>([first, word]));
-                    if word & receive::TS != 0
-                        && let Some(time) = self.hardware.received_time()
-                    {
+                    if let Some(time) = self.hardware.time_of(word) {
                         batch.stamp_last_of(time, Origin::Card);
                     }
                 }

@@ -220,21 +220,19 @@ impl Controller for X82599 {
         }
     }
 
-    fn start_clock<B: Bar>(hardware: &Hardware<B, X82599>) {
-        hardware.start_counter();
-        hardware.write(TSYNCTXCTL, TSYNCTXCTL::ENABLE);
+    fn start_counter<B: Bar>(hardware: &Hardware<B, X82599>) {
+        hardware.count_ticks();
     }
 
     /// Over UDP, `RXMTRL` selects port 319 after a reset. Over Ethernet, a filter must find the ethertype (7.9.5).
-    fn note_received_times<B: Bar>(hardware: &Hardware<B, X82599>) {
+    fn find_events<B: Bar>(hardware: &Hardware<B, X82599>) {
         hardware.write(ETQF(rules::ETHERTYPES as u16), ETQF::ENABLE | ETQF::TIME_STAMP | PTP);
-        hardware.write(TSYNCRXCTL, TSYNCRXCTL::TYPE_EVENTS | TSYNCRXCTL::ENABLE);
     }
 
     fn latch_time<B: Bar>(hardware: &Hardware<B, X82599>) {
         match hardware.counts_nanoseconds() {
             true => drop(hardware.read(SYSTIMR)), // latches both halves
-            false => hardware.start_counter(),
+            false => hardware.count_ticks(),
         }
     }
 
@@ -279,7 +277,7 @@ impl<B: Bar> Hardware<B, X82599> {
     }
 
     /// Lets the counter run, with ticks of the length that they have at the link's speed (8.2.3.26.12).
-    fn start_counter(&self) {
+    fn count_ticks(&self) {
         if self.counts_nanoseconds() {
             return self.clear(TSAUXC, TSAUXC::DISABLE_SYSTIME);
         }

@@ -5,12 +5,8 @@
 //! and these loops stay as they are.
 #![allow(unsafe_code)]
 
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
-
 use linerate_core::batch::Batch;
-use linerate_core::error::Result;
-use linerate_core::memory::{Locate, Pool};
+use linerate_core::memory::Locate;
 use linerate_core::metadata::{Checksum, Hash, HashFields, Metadata};
 use linerate_core::offload::Offload;
 use linerate_core::port::RegionRx;
@@ -18,49 +14,27 @@ use linerate_spec::virtio::{feature, hash, header};
 
 use super::queue::VirtioRx;
 use super::ring::DriverRing;
-
-/// A receive queue of a device whose headers contain more than a count of buffers.
-pub(super) struct Described<R: DriverRing, L: Locate>(pub VirtioRx<R, L>);
+use crate::nic::described::Describe;
 
 /// Returns whether the headers of received packets contain more than a count of buffers, with these features.
 pub(super) fn are_needed(features: u64) -> bool {
     features & (feature::GUEST_CSUM | feature::HASH_REPORT) != 0
 }
 
-impl<R: DriverRing, L: Locate> RegionRx for Described<R, L> {
-    fn pool(&self) -> &Arc<Pool> {
-        self.0.pool()
-    }
-
-    fn recv(&mut self, batch: &mut Batch) -> usize {
+impl<R: DriverRing, L: Locate> Describe for VirtioRx<R, L> {
+    fn recv_described(&mut self, batch: &mut Batch) -> usize {
         let before = batch.len();
-        let received = self.0.recv(batch);
+        let received = self.recv(batch);
         self.describe(batch, before);
         received
     }
-
-    fn buffers(&self) -> usize {
-        self.0.buffers()
-    }
-
-    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
-        self.0.arm()
-    }
-
-    fn disarm(&mut self) {
-        self.0.disarm();
-    }
-
-    fn stop(&mut self) -> Result<()> {
-        self.0.stop()
-    }
 }
 
-impl<R: DriverRing, L: Locate> Described<R, L> {
+impl<R: DriverRing, L: Locate> VirtioRx<R, L> {
     /// Notes offloads and metadata of the packets after the first `before` slots.
     fn describe(&self, batch: &mut Batch, before: usize) {
-        let (region, len) = (self.0.pool.region(), self.0.layout.len as usize);
-        let has_metadata = self.0.hardware.config.options.metadata;
+        let (region, len) = (self.pool.region(), self.layout.len as usize);
+        let has_metadata = self.hardware.config.options.metadata;
         // SAFETY: only used to read the headers of received packets, and to write their notes.
         let (memory, view) = unsafe { (region.mapping(), region.view()) };
         // SAFETY: each entry keeps its slot; only flags change.

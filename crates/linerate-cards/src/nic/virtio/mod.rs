@@ -31,7 +31,6 @@ mod vector;
 
 use std::sync::Arc;
 
-use described::Described;
 use hardware::Hardware;
 use linerate_core::error::{Error, Result};
 use linerate_core::memory::{Addresses, Locate, Pool};
@@ -47,6 +46,7 @@ use split::Split;
 pub use transport::{Notify, QueueAddresses, Transport};
 
 use super::Config;
+use super::described::Described;
 use crate::pci::{Bus, Interrupt, PciDevice};
 
 /// The most queue pairs of a port.
