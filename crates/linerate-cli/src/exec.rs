@@ -428,9 +428,7 @@ impl Session {
             }
         }
     }
-}
 
-impl Session {
     /// Returns whether packets wait in the interfaces for a thread, which may not have had a processor.
     fn has_packets(&self) -> bool {
         let mut polled: Vec<PollFd<'_>> = self.taps.iter().map(|tap| PollFd::new(tap, PollFlags::IN)).collect();

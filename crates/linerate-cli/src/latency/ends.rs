@@ -47,12 +47,13 @@ pub(super) fn measure(
     let options = &RunOptions { mtu, ..options.clone() };
     let is_by_card = load.stamps == Stamps::Card;
     // Without metadata, a card does not note the times of received frames.
-    let noting: Vec<String> = names.iter().map(|name| with_option(name, "metadata=on")).collect();
-    let noting: Vec<&str> = noting.iter().map(String::as_str).collect();
-    if let Some(n) = noting.iter().position(|name| is_by_card && linerate::parse(name).is_err()) {
+    let noting = |name: &&str| if is_by_card { with_option(name, "metadata=on") } else { name.to_string() };
+    let opened: Vec<String> = names.iter().map(noting).collect();
+    let opened: Vec<&str> = opened.iter().map(String::as_str).collect();
+    if let Some(n) = opened.iter().position(|name| is_by_card && linerate::parse(name).is_err()) {
         usage(&format!("{}: --stamps card is for cards with a clock: 82599, X540, X550, 82576 and sim:", names[n]));
     }
-    let mut run = Run::open(&Loaded, if is_by_card { &noting } else { names }, None, options)?;
+    let mut run = Run::open(&Loaded, &opened, None, options)?;
     let clocks = run.ports.devices.iter().filter(|_| is_by_card).map(Port::clock).collect::<Result<Vec<_>, _>>()?;
     let answered = run.threads.answered.clone();
     let (hosts, is_learned) = (load.path.host.of_ports(names.len()), names.len() > 2 || load.path.both);
