@@ -142,7 +142,8 @@ impl Clock {
     /// tx.send(&mut batch);
     /// # let mut sent = clock.sent()?;
     /// // When the card has sent it:
-    /// # while sent.is_none() {
+    /// # let start = std::time::Instant::now();
+    /// # while sent.is_none() && start.elapsed().as_secs() < 10 {
     /// #     std::thread::yield_now();
     /// #     sent = clock.sent()?;
     /// # }
