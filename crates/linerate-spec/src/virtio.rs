@@ -33,7 +33,7 @@ pub mod feature {
     pub const GUEST_ANNOUNCE: u64 = 1 << 21;
     pub const MQ: u64 = 1 << 22;
     pub const CTRL_MAC_ADDR: u64 = 1 << 23;
-    /// This and the next three bits are those of VIRTIO 1.3, 5.1.3.
+    /// This bit and the next three are from VIRTIO 1.3, section 5.1.3.
     pub const NOTF_COAL: u64 = 1 << 53;
     pub const GUEST_USO4: u64 = 1 << 54;
     pub const GUEST_USO6: u64 = 1 << 55;

@@ -171,7 +171,7 @@ pub fn set_up(name: &str, mtu: Option<usize>) -> linerate::Result<()> {
 pub struct Counters(File);
 
 impl Counters {
-    /// Opens those of a process.
+    /// Opens the counters of a process's namespace.
     pub fn of(pid: u32) -> io::Result<Counters> {
         File::open(format!("/proc/{pid}/net/dev")).map(Counters)
     }

@@ -90,7 +90,7 @@ const GUEST_SEGMENTATION: u64 =
 /// The entries of the table, which every device with RSS must accept (5.1.4.1). Intel's cards have as many.
 pub(super) const TABLE: u16 = 128;
 
-/// The types of hashes that this driver uses: those that Intel's cards also have.
+/// The types of hashes that this driver uses. Intel's cards have the same types.
 const HASH_TYPES: u32 =
     1 << hash::IPV4 | 1 << hash::TCPV4 | 1 << hash::UDPV4 | 1 << hash::IPV6 | 1 << hash::TCPV6 | 1 << hash::UDPV6;
 

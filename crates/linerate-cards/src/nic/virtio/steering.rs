@@ -57,7 +57,7 @@ impl Hardware {
         }
     }
 
-    /// Tells the device which queues to use: those of the table (5.1.6.5.7), or all (5.1.6.5.6).
+    /// Tells the device to use the queues of the table (5.1.6.5.7), or all queues (5.1.6.5.6).
     fn steer(&self, state: &mut State) -> Result<()> {
         let Settings { rx_queues, tx_queues, .. } = self.config.options;
         let is_started = |queue: u16| state.started >> queue & 1 != 0;
