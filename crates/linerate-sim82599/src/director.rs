@@ -26,18 +26,18 @@ struct Filter {
     vlan: u16,
     flex: u16,
     kind: u32,
-    queue: u16,
+    /// The queue; `None` if the packet's hash selects it (`FDIRCMD.QUEUE_EN` is 0).
+    queue: Option<u16>,
     drops: bool,
 }
 
 /// The filters' decision on a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The queue, bits for word 0 of the descriptor, and the filter's name if the flow director chose the queue.
-    Queue(u16, u64, Option<u32>),
+    /// The queue, unless receive-side scaling chooses it; bits for word 0 of the descriptor; and the name of the flow
+    /// director's filter, if one matches.
+    Pass(Option<u16>, u64, Option<u32>),
     Drop,
-    /// No filter chose a queue; has bits for word 0 of the descriptor.
-    Undecided(u64),
 }
 
 /// Bits of `FDIRHASH` that identify a filter: the bucket, 13 bits, and the software index, 15 bits.
@@ -83,7 +83,7 @@ impl Director {
                     vlan: vlan as u16,
                     flex: (vlan >> FDIRVLAN::FLEX_SHIFT) as u16,
                     kind: value & (FDIRCMD::L4TYPE_MASK | FDIRCMD::IPV6),
-                    queue: (value >> FDIRCMD::RX_QUEUE_SHIFT & 0x7F) as u16,
+                    queue: (value & FDIRCMD::QUEUE_EN != 0).then_some((value >> FDIRCMD::RX_QUEUE_SHIFT & 0x7F) as u16),
                     drops: value & FDIRCMD::DROP != 0,
                 };
                 match found {
@@ -123,10 +123,8 @@ impl Director {
         if let Some(n) = (0..8).find(by_type) {
             let bits = TYPE_ETQF | u64::from(n) << 4;
             let select = registers.get(ETQS::at(n));
-            return match select & ETQS::ENABLE {
-                0 => Verdict::Undecided(bits),
-                _ => Verdict::Queue((select >> ETQS::QUEUE_SHIFT & 0x7F) as u16, bits, None),
-            };
+            let queue = (select & ETQS::ENABLE != 0).then_some((select >> ETQS::QUEUE_SHIFT & 0x7F) as u16);
+            return Verdict::Pass(queue, bits, None);
         }
         let syn = registers.get(SYNQF::OFFSET);
         let is_syn = headers.protocol == TCP
@@ -134,24 +132,24 @@ impl Director {
         let by_syn = (syn & SYNQF::ENABLE != 0 && is_syn).then_some((syn >> SYNQF::QUEUE_SHIFT & 0x7F) as u16);
         let by_tuple = five_tuple(registers, frame, headers);
         let both = if syn & SYNQF::PRIORITY != 0 { by_syn.or(by_tuple) } else { by_tuple.or(by_syn) };
-        if let Some(queue) = both {
-            return Verdict::Queue(queue, 0, None);
+        if both.is_some() {
+            return Verdict::Pass(both, 0, None);
         }
         let control = registers.get(FDIRCTRL::OFFSET);
         if control & FDIRCTRL::PBALLOC_MASK == 0 || control & FDIRCTRL::PERFECT_MATCH == 0 {
-            return Verdict::Undecided(0);
+            return Verdict::Pass(None, 0, None);
         }
         match self.filters.iter().find(|filter| filter.matches(registers, frame, headers)) {
             Some(filter) => {
                 registers.count(FDIRMATCH::OFFSET, 1);
                 match filter.drops {
                     true => Verdict::Drop,
-                    false => Verdict::Queue(filter.queue, 0, Some(filter.hash)),
+                    false => Verdict::Pass(filter.queue, 0, Some(filter.hash)),
                 }
             }
             None => {
                 registers.count(FDIRMISS::OFFSET, 1);
-                Verdict::Undecided(0)
+                Verdict::Pass(None, 0, None)
             }
         }
     }

@@ -408,41 +408,34 @@ impl Incoming<'_> {
     /// Returns the frame's queue, and the report on how it was chosen. Returns `None` if a filter drops the frame.
     fn classify(&mut self, board: &Board, frame: &[u8], headers: &Headers) -> Option<(u16, Reported)> {
         let registers = &board.registers;
-        let (mut word0, mut chosen, mut status) = (headers.packet_type, None, 0);
+        let (mut word0, mut chosen, mut filter, mut status) = (headers.packet_type, None, None, 0);
         if self.director.active {
             match self.director.direct(registers, frame, headers) {
                 Verdict::Drop => return None,
-                Verdict::Queue(queue, bits, filter) => {
-                    chosen = Some(queue);
+                Verdict::Pass(queue, bits, name) => {
+                    chosen = queue;
                     word0 |= bits;
-                    if let Some(name) = filter {
-                        status |= receive::FLM;
-                        if registers.get(FDIRCTRL::OFFSET) & FDIRCTRL::REPORT_STATUS != 0 {
-                            word0 |= receive::RSS_TYPE_MASK | u64::from(name) << receive::RSS_HASH_SHIFT;
-                            return Some((queue, Reported { word0, status }));
-                        }
-                    }
+                    status |= if name.is_some() { receive::FLM } else { 0 };
+                    filter = name.filter(|_| registers.get(FDIRCTRL::OFFSET) & FDIRCTRL::REPORT_STATUS != 0);
                 }
-                Verdict::Undecided(bits) => word0 |= bits,
             }
         }
-        let mrqc = registers.get(MRQC::OFFSET);
-        // Either the hash or the fragment fields are reported, not both (section 8.2.3.7.5).
+        let is_spread = registers.get(MRQC::OFFSET) & MRQC::MRQE_MASK == MRQC::MRQE_RSS;
+        let hash = if is_spread { self.rss.hash(board, frame, headers) } else { None };
+        let queue = chosen.or_else(|| Some(Rss::redirection(board, hash?.1))).unwrap_or(0);
+        // The field has the hash or the fragment fields (section 8.2.3.7.5), or the filter: the software index in its
+        // low half, the bucket in the high one (section 7.1.6.2).
         let reports_hash = registers.get(RXCSUM::OFFSET) & RXCSUM::PCSD != 0;
-        if !reports_hash && headers.is_ipv4() {
-            word0 |= u64::from(word(frame, headers.network + 4).unwrap_or(0)) << receive::RSS_HASH_SHIFT;
-        }
-        if mrqc & MRQC::MRQE_MASK != MRQC::MRQE_RSS {
-            return Some((chosen.unwrap_or(0), Reported { word0, status }));
-        }
-        let Some((kind, hash)) = self.rss.hash(board, frame, headers) else {
-            return Some((chosen.unwrap_or(0), Reported { word0, status }));
+        let (kind, field) = match (filter, hash) {
+            (Some(filter), _) => (receive::RSS_TYPE_FILTER, filter.rotate_left(16)),
+            (None, Some((kind, hash))) if reports_hash => (kind, hash),
+            (None, _) if !reports_hash && headers.is_ipv4() => {
+                (0, word(frame, headers.network + 4).unwrap_or(0).into())
+            }
+            (None, _) => (0, 0),
         };
-        let queue = Rss::redirection(board, hash);
-        if reports_hash {
-            word0 |= kind | (hash as u64) << receive::RSS_HASH_SHIFT;
-        }
-        Some((chosen.unwrap_or(queue), Reported { word0, status }))
+        word0 |= kind | u64::from(field) << receive::RSS_HASH_SHIFT;
+        Some((queue, Reported { word0, status }))
     }
 }
 

@@ -76,6 +76,10 @@ pub mod receive {
     pub const TYPE_HEADERS: u64 = 0x7F << TYPE_SHIFT;
     /// Word 0: the mask of the RSS type, the fields that the hash covers (section 7.1.2.8).
     pub const RSS_TYPE_MASK: u64 = 0xF;
+    /// Word 0, RSS type: the hash field has the number of the flow director's filter that matched, in its low 15 bits.
+    pub const RSS_TYPE_FILTER: u64 = 0xF;
+    /// The mask of that number.
+    pub const FILTER_MASK: u16 = 0x7FFF;
     /// Word 0: shift of the RSS hash (32 bits).
     pub const RSS_HASH_SHIFT: u32 = 32;
 }

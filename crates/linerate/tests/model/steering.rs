@@ -189,7 +189,8 @@ fn the_flow_director_steers_and_drops() {
         bar.write(FDIRPORT::OFFSET, u32::from(TO_PORT) << FDIRPORT::DESTINATION_SHIFT | u32::from(FROM_PORT));
         bar.write(FDIRVLAN::OFFSET, 0);
         let drops = if drop { FDIRCMD::DROP } else { 0 };
-        command(index, FDIRCMD::CMD_ADD | FDIRCMD::FILTER_UPDATE | kind | drops | queue << FDIRCMD::RX_QUEUE_SHIFT);
+        let how = FDIRCMD::CMD_ADD | FDIRCMD::FILTER_UPDATE | FDIRCMD::QUEUE_EN;
+        command(index, how | kind | drops | queue << FDIRCMD::RX_QUEUE_SHIFT);
     };
     begin();
     bar.write(FDIRM::OFFSET, FDIRM::VLANID | FDIRM::VLANP | FDIRM::POOL | FDIRM::FLEX | FDIRM::DIPV6);
@@ -250,7 +251,7 @@ fn a_match_is_reported_in_the_descriptor() {
     bar.write(FDIRCMD::OFFSET, FDIRCMD::CMD_ADD | FDIRCMD::FILTER_UPDATE);
     bench.inject(udp());
     let [first, second] = bench.last();
-    assert_eq!((first >> receive::RSS_HASH_SHIFT, first & receive::RSS_TYPE_MASK), (0x1234_0ABC, 0xF));
+    assert_eq!((first >> receive::RSS_HASH_SHIFT, first & receive::RSS_TYPE_MASK), (0x0ABC_1234, 0xF));
     assert_ne!(second & receive::FLM, 0);
     bench.inject(pattern(60));
     assert_eq!(bench.last()[1] & receive::FLM, 0);
