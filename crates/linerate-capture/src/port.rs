@@ -12,7 +12,7 @@ use linerate_core::memory::Pool;
 use linerate_core::packet::{Origin, Times, now};
 use linerate_core::port::{
     Address, CaptureCounts, Config, Description, Device, Link, Maturity, Opening, PortClass, PortKind, PortName,
-    PortOption, QueueCounters, Receive, SoftwareDevice, SoftwarePort, TIMESTAMPS, Transmit, Value, Waker,
+    PortOption, QueueCounters, Receive, SendFinished, SoftwareDevice, SoftwarePort, TIMESTAMPS, Transmit, Value, Waker,
 };
 
 use super::ethernet::Defects;
@@ -329,12 +329,20 @@ struct CaptureTx {
 }
 
 impl Transmit for CaptureTx {
-    /// Accepts all packets. Those that cannot be written are dropped and counted. After an error, so are accepted
-    /// packets that are not in the file.
     fn send(&mut self, batch: &mut Batch) -> usize {
-        let (mut packets, mut total, mut unwritten) = (0, 0, (0, 0));
+        self.finish_and_send(batch)
+    }
+}
+
+/// A file has the frames as they would be on a wire.
+impl SendFinished for CaptureTx {
+    /// Accepts all finished packets. Those that cannot be written are dropped and counted. After an error, so are
+    /// accepted packets that are not in the file.
+    fn send_finished(&mut self, batch: &mut Batch) -> (usize, bool) {
+        let (mut slots, mut packets, mut total, mut unwritten) = (0, 0, 0, (0, 0));
         let first = self.times.take(batch.len());
-        for (packet, time) in batch.packets().zip(first..) {
+        for (packet, time) in batch.packets().take_while(|packet| packet.offload().is_none()).zip(first..) {
+            slots += packet.slots();
             self.bytes.clear();
             packet.append_to(&mut self.bytes);
             let (frame, original_len) = packet.origin().captured(&self.bytes);
@@ -351,11 +359,14 @@ impl Transmit for CaptureTx {
             }
             (packets, total) = (packets + 1, total + packet.len());
         }
-        let slots = batch.len();
         batch.drop_front(slots);
         self.counters.moved_packets(packets, slots, total);
         self.counters.recount_as_dropped(unwritten);
-        slots
+        (slots, !batch.is_empty())
+    }
+
+    fn counters(&self) -> &QueueCounters {
+        &self.counters
     }
 }
 

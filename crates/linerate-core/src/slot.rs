@@ -143,6 +143,12 @@ impl Slot {
         self.data |= UNLEARNED;
     }
 
+    /// Returns whether the slot is a packet, with nothing pending.
+    #[inline(always)]
+    pub const fn is_whole(&self) -> bool {
+        self.data & (MORE | UNFINISHED) == 0
+    }
+
     /// The bits of a slot's upper half that [`whole_len`](Slot::whole_len) reads.
     pub const WHOLE_LEN: u64 = 0xFFFF | (MORE | UNFINISHED) as u64;
 

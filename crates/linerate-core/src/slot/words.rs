@@ -22,6 +22,13 @@ impl Slot {
         word & (MORE as u64) << u32::BITS != 0
     }
 
+    /// As [`is_whole`](Slot::is_whole), for a slot's [word](Slot::word), or for all slots whose words are combined by
+    /// bitwise or.
+    #[inline(always)]
+    pub const fn is_whole_word(words: u64) -> bool {
+        words & ((MORE | UNFINISHED) as u64) << u32::BITS == 0
+    }
+
     /// Returns the slot of a [word](Slot::word).
     ///
     /// # Safety

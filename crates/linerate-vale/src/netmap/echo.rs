@@ -9,8 +9,9 @@ use linerate_core::event::ArmedEvent;
 use linerate_core::memory::Pool;
 use linerate_core::port::{
     Address, Config, Description, MTU, PortClass, PortKind, QUEUES, QueueCounters, RING, Receive, RegionRx, RegionTx,
-    Rx, SoftwareDevice, SoftwarePort, Transmit, Tx,
+    Rx, SendFinished, SoftwareDevice, SoftwarePort, Transmit, Tx,
 };
+use linerate_core::slot::Slot;
 
 /// `echo:NAME`
 pub static ECHO: PortKind = PortKind {
@@ -81,10 +82,12 @@ impl SoftwareDevice for Echo {
     }
 }
 
-/// Moves packets until `to` is full. Returns the count of slots.
+/// Moves packets until `to` is full, or one has pending offloads. Returns the count of slots.
 fn move_packets(from: &mut Batch, to: &mut Batch, counters: &QueueCounters) -> usize {
     let (mut packets, mut slots, mut bytes) = (0, 0, 0);
-    while let Some(mut packet) = from.take() {
+    while from.first().is_some_and(|slot| !slot.is_unfinished())
+        && let Some(mut packet) = from.take()
+    {
         let moved = (packet.packet().slots(), packet.packet().len());
         if let Err(packet) = to.push_packet(packet) {
             packet.put_back();
@@ -139,7 +142,7 @@ impl RegionTx for EchoTx {
     }
 
     fn send(&mut self, batch: &mut Batch) -> usize {
-        let slots = move_packets(batch, &mut self.queue.waiting(), &self.counters);
+        let slots = self.finish_and_send(batch);
         if slots > 0 {
             self.queue.event.notify();
         }
@@ -148,6 +151,17 @@ impl RegionTx for EchoTx {
 
     fn longest(&self) -> usize {
         self.longest
+    }
+
+    fn counters(&self) -> &QueueCounters {
+        &self.counters
+    }
+}
+
+impl SendFinished for EchoTx {
+    fn send_finished(&mut self, batch: &mut Batch) -> (usize, bool) {
+        let slots = move_packets(batch, &mut self.queue.waiting(), &self.counters);
+        (slots, batch.first().is_some_and(Slot::is_unfinished))
     }
 
     fn counters(&self) -> &QueueCounters {

@@ -2,6 +2,7 @@
 //!
 //! Send and receive move 8-byte slots from a batch into a channel, and out of it again. The buffers move along.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use linerate_core::batch::Batch;
@@ -38,6 +39,8 @@ struct PipeState {
     /// Indexed by receiving side, then by queue.
     lanes: [Vec<Arc<Lane>>; 2],
     open: Mutex<[bool; 2]>,
+    /// The ends that accept packets with pending offloads.
+    accepts_offloads: [Arc<AtomicBool>; 2],
 }
 
 /// One direction of a queue. It stores the ends of the channel while no queue uses them.
@@ -89,6 +92,7 @@ impl Pipe {
             return Err(Error::port_in_use(config.name));
         }
         *open = true;
+        pipe.accepts_offloads[side as usize].store(config.options.offloads, Relaxed);
         let options = Settings { ring: Some(pipe.ring), ..config.options };
         let config = Config { pool: pipe.pool.clone(), options, ..config };
         Ok(SoftwarePort::new(config, Pipe { pipe: pipe.clone(), side }))
@@ -97,17 +101,20 @@ impl Pipe {
 
 impl PipeState {
     fn new(name: &str, config: &Config) -> Result<PipeState> {
-        let lanes = || -> Result<Vec<Arc<Lane>>> {
+        let accepts_offloads = [0; 2].map(|_| Arc::<AtomicBool>::default());
+        let lanes = |side: usize| -> Result<Vec<Arc<Lane>>> {
             (0..config.options.rx_queues.max(config.options.tx_queues))
                 .map(|_| {
-                    let (sender, receiver) = slot_channel(&config.pool, config.ring());
+                    let (mut sender, receiver) = slot_channel(&config.pool, config.ring());
+                    sender.set_accepts_offloads(&accepts_offloads[side]);
                     let (sender, receiver) = (Mutex::new(Some(sender)), Mutex::new(Some(receiver)));
                     Ok(Arc::new(Lane { sender, receiver, wake: ArmedEvent::new()? }))
                 })
                 .collect()
         };
         let (name, pool, ring) = (name.to_string(), config.pool.clone(), config.ring());
-        Ok(PipeState { name, pool, ring, lanes: [lanes()?, lanes()?], open: Mutex::default() })
+        let lanes = [lanes(0)?, lanes(1)?];
+        Ok(PipeState { name, pool, ring, lanes, open: Mutex::default(), accepts_offloads })
     }
 }
 
@@ -124,6 +131,7 @@ impl Drop for PipeState {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
+        self.pipe.accepts_offloads[self.side as usize].store(false, Relaxed);
         self.pipe.open.lock().unwrap_or_else(PoisonError::into_inner)[self.side as usize] = false;
     }
 }
@@ -131,6 +139,7 @@ impl Drop for Pipe {
 impl SoftwareDevice for Pipe {
     const DRIVER: &'static str = "pipe";
     const CLASS: PortClass = PortClass::Memory;
+    const OFFLOADS: bool = true;
 
     fn description(&self) -> String {
         format!("an end of pipe {}, without copies", self.pipe.name)

@@ -7,10 +7,12 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use linerate_core::batch::Batch;
 use linerate_core::memory::Pool;
-use linerate_core::port::QueueCounters;
+use linerate_core::port::{QueueCounters, SendFinished};
 use linerate_core::slot::Slot;
 
 use super::channel::{Receiver, Sender, channel};
@@ -19,6 +21,8 @@ use super::channel::{Receiver, Sender, channel};
 pub struct SlotSender {
     words: Sender<u64>,
     pool: Arc<Pool>,
+    /// Whether the receiver accepts packets with pending offloads, for [`send_counted`](SlotSender::send_counted).
+    accepts_offloads: Arc<AtomicBool>,
 }
 
 /// The receiving end.
@@ -33,12 +37,15 @@ pub struct Moved {
     pub slots: usize,
     pub packets: usize,
     pub bytes: usize,
+    /// A packet has pending offloads, or the next one that was not moved for this reason.
+    pub is_unfinished: bool,
 }
 
 /// Creates a channel for `len` slots of `pool`; `len` is a power of two.
 pub fn slot_channel(pool: &Arc<Pool>, len: usize) -> (SlotSender, SlotReceiver) {
     let (sender, receiver) = channel(len);
-    (SlotSender { words: sender, pool: pool.clone() }, SlotReceiver { words: receiver, pool: pool.clone() })
+    let (pool, accepts_offloads) = (pool.clone(), Arc::default());
+    (SlotSender { words: sender, pool: pool.clone(), accepts_offloads }, SlotReceiver { words: receiver, pool })
 }
 
 impl SlotReceiver {
@@ -79,6 +86,7 @@ impl SlotReceiver {
                 slots: sums.slots + count,
                 packets: sums.packets + moved.packets,
                 bytes: sums.bytes + moved.bytes,
+                is_unfinished: sums.is_unfinished | moved.is_unfinished,
             };
             if !has_chains || !batch.ends_in_chain() {
                 return sums;
@@ -152,14 +160,25 @@ impl SlotSender {
         batch.is_already_of(&self.pool)
     }
 
+    /// Sets where the receiver tells whether it accepts packets with pending offloads.
+    pub fn set_accepts_offloads(&mut self, accepts_offloads: &Arc<AtomicBool>) {
+        self.accepts_offloads = accepts_offloads.clone();
+    }
+
     /// Returns whether the receiver has received all slots.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 
-    /// Moves the first whole packets that fit into the channel.
+    /// Moves the first packets that fit into the channel.
     #[inline(always)]
     pub fn send(&mut self, batch: &mut Batch) -> Moved {
+        self.send_until(batch, true)
+    }
+
+    /// As [`send`](SlotSender::send). Without `passes_offloads`, it stops at a packet with pending offloads.
+    #[inline(always)]
+    fn send_until(&mut self, batch: &mut Batch, passes_offloads: bool) -> Moved {
         if !self.may_take(batch) {
             return Moved::default();
         }
@@ -168,7 +187,11 @@ impl SlotSender {
         while count > 0 && slots[count - 1].has_more() {
             count -= 1;
         }
-        let moved = counted(&slots[..count]);
+        let mut moved = counted(&slots[..count]);
+        if moved.is_unfinished && !passes_offloads {
+            count = slots.iter().position(Slot::is_unfinished).unwrap_or(count);
+            moved = Moved { is_unfinished: true, ..counted(&slots[..count]) };
+        }
         self.words.send(Slot::words(&slots[..count]));
         batch.sent(count);
         moved
@@ -182,12 +205,12 @@ impl SlotSender {
     }
 
     /// Sends from a batch whose pool the caller (`Tx`) has compared, and counts the packets. Returns the number of
-    /// slots.
+    /// slots. Finishes packets with pending offloads if the receiver does not accept them.
     #[inline(always)]
     pub fn send_counted(&mut self, counters: &QueueCounters, batch: &mut Batch) -> usize {
         // As in `receive_counted`.
         if batch.len() == 1
-            && let Some(slot) = batch.first().filter(|slot| !slot.has_more())
+            && let Some(slot) = batch.first().filter(|slot| slot.is_whole())
         {
             debug_assert!(self.may_take(batch), "a slot of another pool enters a channel");
             if !self.words.send_one(slot.word()) {
@@ -202,9 +225,38 @@ impl SlotSender {
 
     #[inline(never)]
     fn send_many(&mut self, counters: &QueueCounters, batch: &mut Batch) -> usize {
-        let moved = self.send(batch);
+        let moved = self.send_until(batch, false);
         counters.moved_packets(moved.packets, moved.slots, moved.bytes);
+        if moved.is_unfinished {
+            return moved.slots + self.send_unfinished(counters, batch);
+        }
         moved.slots
+    }
+
+    /// Sends from a batch whose first packet has pending offloads.
+    #[cold]
+    fn send_unfinished(&mut self, counters: &QueueCounters, batch: &mut Batch) -> usize {
+        let passes_offloads = self.accepts_offloads.load(Relaxed);
+        Finishing { sender: self, counters, passes_offloads }.finish_and_send(batch)
+    }
+}
+
+/// Sends packets with pending offloads.
+struct Finishing<'a> {
+    sender: &'a mut SlotSender,
+    counters: &'a QueueCounters,
+    passes_offloads: bool,
+}
+
+impl SendFinished for Finishing<'_> {
+    fn send_finished(&mut self, batch: &mut Batch) -> (usize, bool) {
+        let moved = self.sender.send_until(batch, self.passes_offloads);
+        self.counters.moved_packets(moved.packets, moved.slots, moved.bytes);
+        (moved.slots, !self.passes_offloads && batch.first().is_some_and(Slot::is_unfinished))
+    }
+
+    fn counters(&self) -> &QueueCounters {
+        self.counters
     }
 }
 
@@ -213,13 +265,16 @@ impl SlotSender {
 pub fn counted(slots: &[Slot]) -> Moved {
     // For a single packet, the loop's setup would cost more than the packet.
     if let [slot] = slots {
-        return Moved { slots: 1, packets: usize::from(!slot.has_more()), bytes: slot.len() };
+        let (packets, is_unfinished) = (usize::from(!slot.has_more()), slot.is_unfinished());
+        return Moved { slots: 1, packets, bytes: slot.len(), is_unfinished };
     }
-    slots.iter().fold(Moved { slots: slots.len(), ..Moved::default() }, |sums, slot| Moved {
-        packets: sums.packets + usize::from(!slot.has_more()),
-        bytes: sums.bytes + slot.len(),
-        ..sums
-    })
+    let (flags, bytes) = slots.iter().fold((0, 0), |(flags, bytes), slot| (flags | slot.word(), bytes + slot.len()));
+    let mut moved = Moved { slots: slots.len(), packets: slots.len(), bytes, is_unfinished: false };
+    if !Slot::is_whole_word(flags) {
+        moved.packets = slots.iter().filter(|slot| !slot.has_more()).count();
+        moved.is_unfinished = slots.iter().any(Slot::is_unfinished);
+    }
+    moved
 }
 
 #[cfg(test)]
