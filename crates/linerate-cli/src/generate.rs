@@ -10,6 +10,7 @@ mod source;
 mod stream;
 
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -53,9 +54,9 @@ pub struct Traffic {
     #[command(flatten)]
     stream: Stream,
     /// Send several streams at the same time, from a TOML file with a table [[stream]] for each; its keys are packet,
-    /// template, size, rate, burst, gaps, count, flows, seed and name
+    /// template, size, rate, burst, gaps, count, flows, segment, seed and name
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "packet", "template", "size", "rate", "burst", "gaps", "count", "flows", "seed"
+        "packet", "template", "size", "rate", "burst", "gaps", "count", "flows", "segment", "seed"
     ])]
     streams: Option<PathBuf>,
     /// Destination of the frames, with --address and without --packet; default 198.19.0.1
@@ -88,10 +89,11 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
     // A pipe can be read only once.
     let first_frames: Vec<Option<Vec<u8>>> =
         streams.iter().enumerate().map(|(n, stream)| stream.first_frame(&position(n))).collect::<Result<_, _>>()?;
-    let mut longest = 0;
+    let (mut longest, mut longest_packet) = (0, 0);
     for (number, stream) in streams.iter().enumerate() {
         let source = &stream.sources(1, 0, first_frames[number].as_deref(), &position(number))[0];
-        longest = longest.max(source.longest());
+        longest = longest.max(stream.longest_frame(source, &position(number)));
+        longest_packet = longest_packet.max(source.longest());
         if !source.is_stamped() && stream.packet.is_none() {
             note(
                 "note: the template is not UDP over IPv4 with 18 bytes of payload: sent unchanged, without sequence numbers",
@@ -109,10 +111,12 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
     run.ports.sends_frames_of(longest);
     // A chain has at most 64 slots.
     let most = 64 * run.ports.devices[0].pool().region().room();
-    if longest > most {
+    if longest_packet > most {
         let what =
             if streams.iter().any(|stream| stream.template.is_some()) { "the template's first" } else { "the longest" };
-        usage(&format!("{what} frame has {longest} bytes, and a packet here at most {most}: use a larger --mtu"));
+        usage(&format!(
+            "{what} frame has {longest_packet} bytes, and a packet here at most {most}: use a larger --mtu"
+        ));
     }
     let queues = run.ports.queues();
     let answered = run.threads.answered.clone();
@@ -192,7 +196,8 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
                 gaps: stream.gaps(queue),
                 together,
             };
-            lanes.push(Lane::new(source, pace, sum.asked.map(|_| all), left, sum.sent.clone()));
+            let segment = stream.segment.and_then(NonZeroU16::new);
+            lanes.push(Lane::new(source, pace, segment, sum.asked.map(|_| all), left, sum.sent.clone()));
         }
     }
     // Known only if every stream has a rate.

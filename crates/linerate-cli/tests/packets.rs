@@ -313,6 +313,36 @@ fn linux_accepts_frames_of_random_templates() {
     assert_eq!(errors.collect::<Vec<_>>(), []);
 }
 
+/// Linux finds no wrong checksum in the segments that a card has cut. (The interface verifies nothing itself.)
+#[test]
+fn linux_accepts_the_segments_of_a_card() {
+    let _alone = alone();
+    let namespace = Namespace::new("cut");
+    namespace.run("ip tuntap add t0 mode tap");
+    namespace.run("ip link set t0 address 02:00:00:00:00:99 up");
+    namespace.run("ip address add 10.87.9.2/24 dev t0");
+    namespace.run("ip -6 address add fd87::2/64 dev t0 nodad");
+    for (network, counter) in [
+        ("ip(src=10.87.9.3,dst=10.87.9.2)/udp", "UdpNoPorts"),
+        ("ip6(src=fd87::3,dst=fd87::2)/udp", "Udp6NoPorts"),
+        ("ip(src=10.87.9.3,dst=10.87.9.2)/tcp", "TcpInSegs"),
+        ("ip6(src=fd87::3,dst=fd87::2)/tcp", "TcpInSegs"),
+    ] {
+        let before = counters(&namespace);
+        let packet = format!("eth(dst=02:00:00:00:00:99)/{network}(sport=random,dport=9)/payload(4001,random)");
+        let traffic = ["--packet", &packet, "--segment", "1001", "--rate", "20k", "--count", "1000", "--seconds", "60"];
+        expect(0, inside(&namespace, "gen sim:0?wire=tap:t0").args(traffic));
+        let gained = |name: &str| counters(&namespace)[name] - before[name];
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while gained(counter) < 4000 && std::time::Instant::now() < end {
+            std::thread::yield_now();
+        }
+        assert_eq!(gained(counter), 4000, "{counter} of {packet}");
+        let wrong: Vec<_> = before.keys().filter(|name| name.contains("CsumErrors") && gained(name) > 0).collect();
+        assert!(wrong.is_empty(), "{packet}: {wrong:?}");
+    }
+}
+
 /// Returns a host's number from 3 to 250.
 fn number_of(n: u64) -> u64 {
     3 + n % 248
@@ -320,6 +350,30 @@ fn number_of(n: u64) -> u64 {
 
 /// Linux resolves and pings a port that answers, over IPv4 and IPv6, while `sink` receives and while `gen` sends.
 /// arping finds it, too.
+/// Packets that the port cuts are those of a sender with this segment size, as tcpdump reads them.
+#[test]
+fn the_port_cuts_large_packets() {
+    let folder = Folder::new("cut");
+    for (network, protocol, header) in [("ip", "tcp", 54), ("ip6", "tcp", 74), ("ip", "udp", 42), ("ip6", "udp", 62)] {
+        let file = folder.path(&format!("{network}-{protocol}.pcap"));
+        let packet = format!("eth/{network}/{protocol}/payload(60000)");
+        let (port, segment) = (format!("pcap:{file}?write"), ["--segment", "1400", "--count", "3"]);
+        expect(0, linerate(&["gen", &port, "--packet", &packet]).args(segment));
+        let read = frames(&file);
+        let lengths: Vec<_> = read.iter().map(Vec::len).collect();
+        let expected = [vec![header + 1400; 42], vec![header + 1200]].concat().repeat(3);
+        assert_eq!(lengths, expected, "{packet}");
+        let said = text(&expect(0, Command::new("tcpdump").args(["-nvv", "-r", &file])).stdout);
+        let right = if protocol == "tcp" { "(correct)" } else { "[udp sum ok]" };
+        assert_eq!(said.matches(right).count(), 3 * 43, "{packet}: {said}");
+    }
+    for (packet, why) in [("eth/arp", "not TCP or UDP"), ("eth/ip/udp/stamp", "leave out the layer stamp")] {
+        let refused =
+            expect(2, &mut linerate(&["gen", "null:", "--packet", packet, "--segment", "100", "--count", "1"]));
+        assert!(text(&refused.stderr).contains(why));
+    }
+}
+
 #[test]
 fn linux_pings_a_port() {
     let _alone = alone();

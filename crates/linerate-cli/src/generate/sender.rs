@@ -1,5 +1,6 @@
 //! One queue's sender: generates the frames that are due, of one or several streams, and sends them.
 
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,6 +21,8 @@ use crate::run::send;
 pub struct Lane {
     source: Source,
     pace: Pace,
+    /// The payload of each segment, if the port cuts the packets.
+    segment: Option<NonZeroU16>,
     /// `None` for frames at full speed.
     pacer: Option<Pacer>,
     /// The minimum number of paced frames to make at a time.
@@ -135,10 +138,10 @@ impl Sender {
     fn make(&mut self, number: usize, wanted: usize) {
         let lane = &mut self.lanes[number];
         let longest = lane.source.longest();
+        let earlier = self.runs.iter().map(|(_, packets)| packets).sum();
         let made = if wanted == 0 {
             0
         } else if longest <= self.pool.region().room() {
-            let earlier = self.runs.iter().map(|(_, packets)| packets).sum();
             let made = self.batch.alloc(&self.pool, wanted, longest);
             let packets = self.batch.packets().skip(earlier);
             match &mut lane.source {
@@ -153,6 +156,12 @@ impl Sender {
         } else {
             lane.make_chains(&mut self.batch, &self.pool, wanted)
         };
+        if let Some(size) = lane.segment {
+            self.batch.packets().skip(earlier).for_each(|mut packet| {
+                // Was possible for the first packet. Another that is too long for the port is counted there.
+                let _ = packet.leave_segments(size);
+            });
+        }
         lane.left -= made as u64;
         if made > 0 {
             self.runs.push((number, made));
@@ -178,8 +187,15 @@ impl Sender {
 impl Lane {
     /// Creates a lane for `left` frames of a source. `rate` is the requested total of all streams in packets per
     /// second; `None`: full speed.
-    pub fn new(source: Source, pace: Pace, rate: Option<f64>, left: u64, sent: Arc<AtomicU64>) -> Lane {
-        let mut lane = Lane { source, pace, pacer: None, min_batch: 1, left, sent, made: Vec::new() };
+    pub fn new(
+        source: Source,
+        pace: Pace,
+        segment: Option<NonZeroU16>,
+        rate: Option<f64>,
+        left: u64,
+        sent: Arc<AtomicU64>,
+    ) -> Lane {
+        let mut lane = Lane { source, pace, segment, pacer: None, min_batch: 1, left, sent, made: Vec::new() };
         lane.set_rate(rate);
         lane
     }

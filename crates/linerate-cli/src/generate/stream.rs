@@ -2,12 +2,14 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use linerate::Error;
 use linerate::capture::{FramePoll, Frames};
+use linerate::offload::{Headers as OffloadHeaders, Offload};
 use linerate::port::MacAddress;
 use linerate::traffic::{self, Generator, Rate, Sizes, Template};
 use serde::Deserialize;
@@ -60,6 +62,10 @@ pub struct Stream {
     #[arg(long, value_parser = whole::<u16>(1, u16::MAX))]
     #[serde(default, deserialize_with = "read_number")]
     pub flows: Option<u16>,
+    /// Leave it to the port to cut each packet of --packet into segments with this many bytes of TCP or UDP payload
+    #[arg(long, value_name = "BYTES", requires = "packet", value_parser = whole::<u16>(1, u16::MAX))]
+    #[serde(default, deserialize_with = "read_number")]
+    pub segment: Option<u16>,
     /// Seed of random fields and gaps; default 1, in files the stream's number
     #[arg(long)]
     #[serde(default)]
@@ -141,6 +147,7 @@ impl Stream {
                 (stream.burst.is_some(), "burst"),
                 (stream.gaps.is_some(), "gaps"),
                 (stream.count.is_some(), "count"),
+                (stream.segment.is_some(), "segment"),
             ];
             if let Some((_, key)) = others.iter().find(|(is_set, _)| *is_set) {
                 bad(n, &format!("a measurement sets the load: leave out {key}"));
@@ -169,6 +176,8 @@ impl Stream {
             Stream { rate: None, burst: Some(_), .. } => Some("bursts need a rate"),
             Stream { rate: None, gaps: Some(_), .. } => Some("gaps need a rate"),
             Stream { burst: Some(0), .. } => Some("a burst has at least one frame"),
+            Stream { packet: None, segment: Some(_), .. } => Some("segment needs a packet"),
+            Stream { segment: Some(0), .. } => Some("a segment has at least one byte"),
             Stream { flows: Some(0), .. } => Some("there is at least one flow"),
             Stream { name: Some(name), .. } if name.is_empty() => Some("a name has at least one character"),
             _ => None,
@@ -292,6 +301,27 @@ impl Stream {
         frames
             .map(|frames| frames.unwrap_or_else(|error| usage(&format!("{position}{}", error.why()))).into())
             .collect()
+    }
+
+    /// Returns the length of the longest frame on the wire: with segments, that of the first. Ends the program if the
+    /// packets cannot be cut into segments.
+    pub fn longest_frame(&self, source: &Source, position: &str) -> usize {
+        let Some(size) = self.segment.and_then(NonZeroU16::new) else { return source.longest() };
+        let option = if position.is_empty() { "--segment" } else { "segment" };
+        let bad = |why: &str| -> ! { usage(&format!("{position}{option}: {why}")) };
+        if source.is_stamped() {
+            bad("only the first segment of a packet would have its stamp: leave out the layer stamp");
+        }
+        let mut source = source.clone();
+        let mut packet = vec![0; source.next_len()];
+        source.fill(&mut packet);
+        let len = packet.len();
+        let headers =
+            Offload::leave(&mut packet, len, Some(size)).and_then(|left| OffloadHeaders::of(&packet, len, left));
+        match headers {
+            Some(headers) => len.min(headers.len + headers.size),
+            None => bad("the packets are not TCP or UDP with a payload for at most 2048 segments"),
+        }
     }
 
     /// Returns the gaps between a queue's frames.
