@@ -1,6 +1,7 @@
 //! Runs in a guest and tests a card's control functions. Counts frames by their destination, first in promiscuous mode,
 //! then for the card's own address and broadcast only, then for a custom address. Then resets the card and counts once
-//! more. If the card has a clock, notes the times of a sent frame and of a received one.
+//! more. If the card strips tags, it strips one. If it has a clock, notes the times of a sent frame and of a received
+//! one.
 
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,7 @@ fn run(address: &str) -> Result<(), Error> {
     count("another address", &mut rx);
     assert_eq!(port.mac().to_string(), "02:00:00:00:00:77");
     drop(rx);
+    let strips = port.strip_vlan_tags(true).is_ok();
     port.reset()?;
     rx = port.rx(0)?;
     while port.link()? == Link::Down {
@@ -40,6 +42,14 @@ fn run(address: &str) -> Result<(), Error> {
     }
     port.set_promiscuous(true)?;
     count("after a reset", &mut rx);
+    if strips {
+        println!("ready: tag");
+        let mut batch = Batch::new();
+        wait_for_one(&mut rx, &mut batch);
+        for packet in batch.packets() {
+            println!("tag {:?} before {} bytes, at 12: {:x?}", packet.metadata().vlan, packet.len(), &packet[12..14]);
+        }
+    }
     match port.clock() {
         Ok(clock) => note_times(&mut port, &clock, &mut rx),
         Err(_) => Ok(()),
@@ -63,12 +73,17 @@ fn note_times(port: &mut Port, clock: &Clock, rx: &mut RxQueue) -> Result<(), Er
     let between = clock.now()?;
     println!("sent at {sent:?}: {}", sent.is_some_and(|time| (before..=between).contains(&time)));
     println!("ready: time");
-    let start = Instant::now();
-    while rx.recv(&mut batch) == 0 && start.elapsed() < Duration::from_secs(30) {}
+    wait_for_one(rx, &mut batch);
     let received = batch.packets().next().and_then(|packet| packet.timestamp());
     let range = between..=clock.now()?;
     println!("received at {received:?}: {}", received.is_some_and(|time| range.contains(&time)));
     Ok(())
+}
+
+/// Receives a packet, or none after 30 s.
+fn wait_for_one(rx: &mut RxQueue, batch: &mut Batch) {
+    let start = Instant::now();
+    while rx.recv(batch) == 0 && start.elapsed() < Duration::from_secs(30) {}
 }
 
 /// Counts frames until one whose last byte marks the end.

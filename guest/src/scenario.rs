@@ -77,6 +77,11 @@ pub fn check_control(guest: &mut Guest, a: &Wire, has_clock: bool) {
         }
     }
     if has_clock {
+        guest.wait_for(&program, "ready: tag");
+        let mut frame = [0; 64];
+        frame[..16].copy_from_slice(&[0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 2, 0, 0, 0, 0, 1, 0x81, 0, 0x60, 77]);
+        frame[16..18].copy_from_slice(&[0x12, 0x34]);
+        a.send(&frame);
         guest.wait_for(&program, "ready: time");
         // Sync, of version 2.
         let mut frame = [0; 60];
@@ -87,6 +92,10 @@ pub fn check_control(guest: &mut Guest, a: &Wire, has_clock: bool) {
     // Over vfio "this program already has it open", over uio "another process has it open".
     let is_refused = |line: &str| line.starts_with("again: ") && line.ends_with(" has it open");
     assert!(output.lines().any(is_refused), "a second port is refused, which is not in:\n{output}");
+    if has_clock {
+        let tag = "tag Some(24653) before 60 bytes, at 12: [12, 34]";
+        assert!(output.lines().any(|line| line == tag), "{tag} is not in:\n{output}");
+    }
     for what in ["sent at Some(", "received at Some("].iter().filter(|_| has_clock) {
         let is_right = |line: &str| line.starts_with(what) && line.ends_with("): true");
         assert!(output.lines().any(is_right), "{what} with a right time is not in:\n{output}");

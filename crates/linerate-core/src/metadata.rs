@@ -3,8 +3,8 @@
 //! A port writes it only if it was opened with `?metadata=on`, to the packet's headroom:
 //!
 //! ```text
-//!   byte  0         10       16     24         28     32     34        40
-//!        | offload | origin | time | presence | hash | kind | reserved |
+//!   byte  0         10       16     24         28     32     34     36     40
+//!        | offload | origin | time | presence | hash | kind | vlan | mark |
 //! ```
 //!
 //! The presence word tells which fields are valid, and contains the small fields. It is valid itself if the packet's
@@ -26,6 +26,8 @@ const HAS_HASH: u32 = 1 << 1;
 const HAS_KIND: u32 = 1 << 2;
 /// The program requests the time at which the packet leaves.
 const WANTS_TIME: u32 = 1 << 3;
+const HAS_VLAN: u32 = 1 << 4;
+const HAS_MARK: u32 = 1 << 5;
 /// The shift of the checksum's verdict, 2 bits.
 const CHECKSUM_SHIFT: u32 = 8;
 /// The shift of the fields that the hash covers, 4 bits.
@@ -56,6 +58,12 @@ pub struct Metadata {
     pub hash: Option<Hash>,
     /// The packet's headers.
     pub kind: Option<PacketKind>,
+    /// The VLAN tag that the card has removed from the packet
+    /// ([`Port::strip_vlan_tags`](crate::port::Port::strip_vlan_tags)): priority (3 bits), drop eligible indicator, and
+    /// the VLAN's number (12 bits; IEEE 802.1Q, 9.6). [`Packet::insert_vlan`](crate::Packet::insert_vlan) puts it back.
+    pub vlan: Option<u16>,
+    /// The number in the rule that matched the packet ([`Action::Mark`](crate::port::Action::Mark)).
+    pub mark: Option<u32>,
 }
 
 /// The verdict on a packet's IPv4 header checksum, and on its TCP, UDP or SCTP checksum.
@@ -221,14 +229,18 @@ impl Metadata {
 
     #[inline(always)]
     fn to_bytes(self, time: u32) -> [u8; LEN] {
-        let Metadata { checksum, hash, kind } = self;
+        let Metadata { checksum, hash, kind, vlan, mark } = self;
         let verdict = (checksum as u32) << CHECKSUM_SHIFT;
         let fields = hash.map_or(0, |hash| (hash.fields as u32) << FIELDS_SHIFT | HAS_HASH);
-        let presence = time | verdict | fields | if kind.is_some() { HAS_KIND } else { 0 };
+        let flag = |is_present: bool, bit: u32| if is_present { bit } else { 0 };
+        let others = flag(kind.is_some(), HAS_KIND) | flag(vlan.is_some(), HAS_VLAN) | flag(mark.is_some(), HAS_MARK);
+        let presence = time | verdict | fields | others;
         let mut bytes = [0; LEN];
         bytes[0..4].copy_from_slice(&presence.to_ne_bytes());
         bytes[4..8].copy_from_slice(&hash.map_or(0, |hash| hash.value).to_ne_bytes());
         bytes[8..10].copy_from_slice(&kind.unwrap_or_default().0.to_ne_bytes());
+        bytes[10..12].copy_from_slice(&vlan.unwrap_or(0).to_ne_bytes());
+        bytes[12..16].copy_from_slice(&mark.unwrap_or(0).to_ne_bytes());
         bytes
     }
 
@@ -247,6 +259,8 @@ impl Metadata {
             },
             hash: fields.filter(|_| has(HAS_HASH)).map(|&fields| Hash { value: word(4), fields }),
             kind: has(HAS_KIND).then(|| PacketKind(half(8))),
+            vlan: has(HAS_VLAN).then(|| half(10)),
+            mark: has(HAS_MARK).then(|| word(12)),
         }
     }
 }

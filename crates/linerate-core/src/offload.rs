@@ -112,11 +112,13 @@ impl Offload {
         self.needs_checksum() || self.segmentation() != Segmentation::None
     }
 
-    /// Adjusts the offsets after `by` bytes were inserted before the network header.
-    pub fn moved(&mut self, by: u16) {
+    /// Adjusts the offsets after `by` bytes were inserted before the network header, or removed if it is negative. The
+    /// length of the headers stays 0 if it is not known.
+    pub fn moved(&mut self, by: i16) {
         for at in [2, 6] {
             let old = u16::from_le_bytes([self.0[at], self.0[at + 1]]);
-            self.0[at..at + 2].copy_from_slice(&old.saturating_add(by).to_le_bytes());
+            let new = if at == 2 && old == 0 { 0 } else { old.saturating_add_signed(by) };
+            self.0[at..at + 2].copy_from_slice(&new.to_le_bytes());
         }
     }
 
@@ -764,6 +766,9 @@ mod tests {
         assert_eq!(offload.0, [1, 4, 104, 0, 5, 6, 0xFE, 0xFF, 7, 8], "headers and the checksum's start");
         offload.moved(4);
         assert_eq!(offload.0[6..8], [0xFF, 0xFF], "no further than there are numbers");
+        let mut unknown = Offload([1, 4, 0, 0, 5, 6, 38, 0, 7, 8]);
+        unknown.moved(-4);
+        assert_eq!(unknown.0, [1, 4, 0, 0, 5, 6, 34, 0, 7, 8]);
         offload.set_headers(0x1234);
         assert_eq!(offload.0, [1, 4, 0x34, 0x12, 5, 6, 0xFF, 0xFF, 7, 8]);
     }

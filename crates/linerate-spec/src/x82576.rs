@@ -6,7 +6,7 @@ use super::{Access, Register, registers};
 
 registers! {
     // 8.2 General
-    CTRL       0x00000 RW "8.2.1" "Device Control" { GIO_MASTER_DISABLE = 1 << 2, SLU = 1 << 6, FRCSPD = 1 << 11, FRCDPLX = 1 << 12, RST = 1 << 26 };
+    CTRL       0x00000 RW "8.2.1" "Device Control" { GIO_MASTER_DISABLE = 1 << 2, SLU = 1 << 6, FRCSPD = 1 << 11, FRCDPLX = 1 << 12, RST = 1 << 26, VME = 1 << 30 };
     STATUS     0x00008 RO "8.2.2" "Device Status" { LU = 1 << 1, LAN_ID_SHIFT = 2, SPEED_MASK = 0x3 << 6, SPEED_10 = 0, SPEED_100 = 0x1 << 6, GIO_MASTER_ENABLE = 1 << 19 };
     CTRL_EXT   0x00018 RW "8.2.3" "Extended Device Control" { SDP7_DATA = 1 << 7, LINK_MODE_MASK = 0x3 << 22, LINK_MODE_COPPER = 0, LINK_MODE_SERDES = 0x3 << 22, DRV_LOAD = 1 << 28 };
     MDIC       0x00020 RW "8.2.4" "MDI Control" { REGADD_SHIFT = 16, PHYADD_SHIFT = 21, OP_WRITE = 1 << 26, R = 1 << 28 };

@@ -6,13 +6,14 @@ use std::collections::VecDeque;
 use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex};
 
-use linerate::Options;
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::metadata::{Checksum, Hash, HashFields, Metadata, PacketKind};
 use linerate::port::{Port, Vectors};
 use linerate::sim82599::{Card, Frame, Wire};
+use linerate::{ErrorKind, Options, Packet};
 use linerate_core::batch::Batch;
 use linerate_core::offload::{Offload, Segmentation, cut};
+use linerate_testkit::Deadline;
 use proptest::prelude::*;
 
 const BUFFERS: usize = 1024;
@@ -168,6 +169,17 @@ fn in_software(packet: &[u8], left: Offload, longest: usize) -> Vec<Vec<u8>> {
 
 /// Sends the packets through a card, and returns its frames, and the slots that it got.
 fn by_card(packets: &[(Vec<u8>, Offload)], vectors: Vectors, ring: usize, longest: usize) -> (Vec<Vec<u8>>, u64) {
+    changed_by_card(packets, vectors, ring, longest, |_| ())
+}
+
+/// As [`by_card`], for packets that are changed before.
+fn changed_by_card(
+    packets: &[(Vec<u8>, Offload)],
+    vectors: Vectors,
+    ring: usize,
+    longest: usize,
+    change: impl Fn(&mut Packet<'_>),
+) -> (Vec<Vec<u8>>, u64) {
     let options = Options { ring: Some(ring), vectors, max_frame: longest - 4, ..Options::default() };
     let (card, mut port, pool, sent) = open(&[], options);
     let (mut tx, mut batch) = (port.tx(0).unwrap(), Batch::new());
@@ -178,6 +190,7 @@ fn by_card(packets: &[(Vec<u8>, Offload)], vectors: Vectors, ring: usize, longes
             && batch.push_parts(&pool, bytes.len(), [&bytes[..]].into_iter(), Some(*left))
         {
             next = waiting.next();
+            batch.packets().last().iter_mut().for_each(&change);
         }
         tx.send(&mut batch);
         let busy = card.step(16) > 0;
@@ -364,6 +377,88 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    /// The tag is in the metadata instead of the packet, also after a reset, and the program puts it back.
+    #[test]
+    fn a_stripped_tag_is_in_the_metadata(
+        specs in prop::collection::vec(specs(), 1..100),
+        capacity in 1usize..=40,
+        strips in any::<bool>(),
+        is_reset in any::<bool>(),
+    ) {
+        let frame = |(n, spec): (usize, &Spec)| {
+            let spec = Spec { payload: spec.payload % 8800, ..spec.clone() };
+            let mut bytes = finished(&spec, n as u8).0;
+            if !spec.tags.is_empty() {
+                (bytes[14], bytes[15]) = (n as u8 ^ 0xA5, n as u8);
+            }
+            bytes
+        };
+        let frames: Vec<_> = specs.iter().enumerate().map(frame).collect();
+        let options = Options { metadata: true, max_frame: 9000, ring: Some(64), ..Options::default() };
+        let (card, mut port, pool, _) = open(&frames, options);
+        port.strip_vlan_tags(strips).unwrap();
+        if is_reset {
+            port.reset().unwrap();
+        }
+        let (mut rx, mut batch, mut arrived) = (port.rx(0).unwrap(), Batch::with_capacity(capacity), 0);
+        assert_eq!(port.strip_vlan_tags(false).unwrap_err().kind(), ErrorKind::InUse);
+        for _ in 0..10_000 {
+            card.step(7);
+            rx.recv(&mut batch);
+            for mut packet in batch.packets() {
+                let (frame, tags) = (&frames[arrived], &specs[arrived].tags);
+                let tag = (strips && tags.first() == Some(&false)).then(|| u16::from_be_bytes([frame[14], frame[15]]));
+                assert_eq!((packet.metadata().vlan, packet.len()), (tag, frame.len() - tag.map_or(0, |_| 4)));
+                if let Some(tag) = tag {
+                    packet.insert_vlan(tag).unwrap();
+                }
+                let mut bytes = Vec::new();
+                packet.append_to(&mut bytes);
+                assert!(bytes == *frame, "frame {arrived}");
+                arrived += 1;
+            }
+            batch.clear();
+            if arrived == frames.len() {
+                break;
+            }
+        }
+        prop_assert_eq!(arrived, frames.len());
+        prop_assert_eq!(card.breaches(), vec![]);
+        drop((rx, port, batch));
+        prop_assert_eq!(pool.available(), BUFFERS);
+    }
+
+    /// A tag may be inserted or removed before what is left has been done: all segments have it, or none.
+    #[test]
+    fn segments_have_the_packet_s_tag(specs in prop::collection::vec(specs(), 1..40)) {
+        let with = |tags: &[bool]| -> Vec<_> {
+            let spec = |spec: &Spec| Spec { tags: tags.to_vec(), is_inside: false, ..spec.clone() };
+            specs.iter().enumerate().map(|(n, one)| spec(one).packet(n as u8)).collect()
+        };
+        let (plain, tagged) = (with(&[]), with(&[false]));
+        let (expected, _) = by_card(&tagged, Vectors::Best, 512, 1522);
+        let (inserted, _) = changed_by_card(&plain, Vectors::Best, 512, 1522, |packet| packet.insert_vlan(0x6007).unwrap());
+        prop_assert!(inserted == expected);
+        let (expected, _) = by_card(&plain, Vectors::Best, 512, 1522);
+        let (removed, _) =
+            changed_by_card(&tagged, Vectors::Best, 512, 1522, |packet| assert_eq!(packet.remove_vlan().unwrap(), Some(0x6007)));
+        prop_assert!(removed == expected);
+    }
+}
+
+#[test]
+fn tags_are_stripped_into_metadata_only() {
+    let (_card, mut port, _, _) = open(&[], Options::default());
+    let refused = port.strip_vlan_tags(true).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::BadOption);
+    assert!(refused.remedy().is_some_and(|remedy| remedy.to_string().contains("metadata=on")));
+    port.strip_vlan_tags(false).unwrap();
+    let [mut switch] = linerate::open(["vale54:strip"]).unwrap();
+    assert_eq!(switch.strip_vlan_tags(true).unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
 /// The hash is that of the standard's example (Microsoft's "Verifying the RSS hash calculation"), with its key.
 #[test]
 fn the_hash_is_the_standard_s() {
@@ -427,4 +522,40 @@ fn segments_that_fill_the_batch_are_sent() {
     let (frames, _) = by_card(&packets, Vectors::Best, 64, 1522);
     assert_eq!((frames.len(), expected.len()), (601, 601));
     assert!(frames == expected);
+}
+
+/// A port whose other end has not asked for offloads sends whole frames.
+#[test]
+fn other_kinds_do_what_is_left_in_software() {
+    let mut tcp = Vec::new();
+    let headers = etherparse::PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9);
+    headers.tcp(80, 4321, 0, 1000).write(&mut tcp, &(0..50_000).map(|n| n as u8).collect::<Vec<_>>()).unwrap();
+    let size = NonZeroU16::new(1448);
+    let len = tcp.len();
+    let left = Offload::leave(&mut tcp, len, size).unwrap();
+    let left = in_software(&tcp, left, 1522);
+    let pairs =
+        [["54{1", "54}1"], ["vale54o:a", "vale54o:b"], ["link:54{2?delay=1ms", "54}2"], ["faulty:54{3", "54}3"]];
+    for names in pairs.iter().map(|pair| &pair[..]).chain([&["echo:54"][..]]) {
+        let mut ports = Options::default().open_all(names).unwrap();
+        let mut rx = ports.last_mut().unwrap().rx(0).unwrap();
+        let (mut tx, mut batch) = (ports[0].tx(0).unwrap(), Batch::new());
+        batch.push(ports[0].pool(), &tcp);
+        batch.packets().for_each(|mut packet| packet.leave_segments(size.unwrap()).unwrap());
+        let (mut received, mut frames) = (Batch::new(), Vec::new());
+        let deadline = Deadline::begin();
+        while frames.len() < left.len() {
+            deadline.check(|| format!("{names:?}: {} of {} frames arrived", frames.len(), left.len()));
+            tx.send(&mut batch);
+            rx.recv(&mut received);
+            received.packets().for_each(|packet| {
+                assert!(packet.offload().is_none(), "{names:?}");
+                let mut bytes = Vec::new();
+                packet.append_to(&mut bytes);
+                frames.push(bytes);
+            });
+            received.clear();
+        }
+        assert!(frames == left, "{names:?}");
+    }
 }

@@ -38,7 +38,8 @@ impl Bench {
             None => false,
         };
         let card = Card::new("rules", from_fn(|_| {}, next));
-        let config = Options { rx_queues: QUEUES, ..Options::default() }.of_port("rules", Pool::new(region)).unwrap();
+        let options = Options { rx_queues: QUEUES, metadata: true, ..Options::default() };
+        let config = options.of_port("rules", Pool::new(region)).unwrap();
         let mut port = linerate::drive_model(&card, None, config).unwrap();
         port.set_rss(&Rss { table: vec![0], ..Rss::evenly(1) }).unwrap();
         let mut bench = Bench { card, port, queues: BTreeMap::new(), arriving };
@@ -56,6 +57,11 @@ impl Bench {
 
     /// Lets frames arrive, and returns the queue of each; `None` if it was dropped.
     fn queues_of(&mut self, frames: &[Vec<u8>]) -> Vec<Option<u16>> {
+        self.arrive(frames).into_iter().map(|found| found.map(|(queue, _)| queue)).collect()
+    }
+
+    /// Lets frames arrive, and returns the queue and mark of each; `None` if it was dropped.
+    fn arrive(&mut self, frames: &[Vec<u8>]) -> Vec<Option<(u16, Option<u32>)>> {
         let mut found = vec![None; frames.len()];
         let (mut batch, deadline) = (Batch::new(), Deadline::begin());
         // A queue has room for this many.
@@ -72,9 +78,10 @@ impl Bench {
             }
             for (queue, rx) in &mut self.queues {
                 while rx.recv(&mut batch) > 0 {
-                    for packet in &mut batch {
+                    for packet in batch.packets() {
                         let number = u32::from_be_bytes(*packet[NUMBER..].first_chunk().unwrap()) as usize;
-                        assert_eq!(found[number].replace(*queue), None, "packet {number} arrived twice");
+                        let place = (*queue, packet.metadata().mark);
+                        assert_eq!(found[number].replace(place), None, "packet {number} arrived twice");
                         assert_eq!(packet[..NUMBER], frames[number][..NUMBER]);
                     }
                     batch.clear();
@@ -84,21 +91,23 @@ impl Bench {
         found
     }
 
-    /// Checks the queue of each frame against the filters' verdict. Returns the number of frames that a rule matched.
+    /// Checks the queue and mark of each frame against the filters' verdict. Returns the number of frames that a rule
+    /// matched.
     fn check(&mut self, frames: &[Vec<u8>]) -> usize {
-        let queues = self.queues_of(frames);
+        let places = self.arrive(frames);
         let rules = self.port.rules();
         let active: Vec<&Rule> = rules.iter().filter(|rule| self.is_active(rule)).collect();
         let mut matched = 0;
-        for (frame, queue) in frames.iter().zip(queues) {
+        for (frame, place) in frames.iter().zip(places) {
             let rule = active.iter().find(|rule| matches(rule, frame));
             matched += usize::from(rule.is_some());
             let expected = match rule.map(|rule| rule.action) {
-                Some(Action::Queue(queue)) => Some(queue),
+                Some(Action::Queue(queue)) => Some((queue, None)),
+                Some(Action::Mark(mark)) => Some((0, Some(mark))),
                 Some(_) => None,
-                None => Some(0),
+                None => Some((0, None)),
             };
-            assert_eq!(queue, expected, "{rule:?} of {active:#?}\n{:02x?}", &frame[..64]);
+            assert_eq!(place, expected, "{rule:?} of {active:#?}\n{:02x?}", &frame[..64]);
         }
         assert_eq!(self.card.breaches(), []);
         matched
@@ -125,7 +134,7 @@ fn matches(rule: &Rule, frame: &[u8]) -> bool {
     // A rule that only a five-tuple filter can express: it matches no fragments.
     let is_directed = |one: &linerate::filter::Match| {
         let prefix = |prefix: &Option<linerate::filter::Prefix>| prefix.is_some_and(|prefix| prefix.bits < 32);
-        rule.action == Action::Drop || one.vlan.is_some() || prefix(&one.from) || prefix(&one.to)
+        !matches!(rule.action, Action::Queue(_)) || one.vlan.is_some() || prefix(&one.from) || prefix(&one.to)
     };
     if has_no_ports {
         let by_address = rule.filter.any().iter().any(|one| {
@@ -180,7 +189,8 @@ impl Chance {
                 if shape & 8 != 0 || shape == 0 {
                     parts.push(format!("vlan:{}", self.one(&[5, 77, 4095])));
                 }
-                let action = if self.below(2) == 0 { Action::Drop } else { queue };
+                let mark = Action::Mark(self.below(1 << 32) as u32);
+                let action = self.one(&[Action::Drop, queue, mark]);
                 parts.push("ip".to_string());
                 return (parts.join("+"), action);
             }
@@ -328,6 +338,16 @@ fn the_first_rule_decides() {
     assert_eq!(bench.queues_of(&frames), [None; 3]);
     bench.port.remove_rule(drop).unwrap();
     assert_eq!(bench.queues_of(&frames), [Some(0); 3]);
+}
+
+#[test]
+fn a_mark_needs_metadata() -> linerate::Result<()> {
+    let [mut without] = linerate::open(["sim:no-marks?wire=none"])?;
+    let filter: Filter = "ip+udp:53".parse()?;
+    let refused = without.add_rule(&filter, Action::Mark(7)).unwrap_err();
+    assert_eq!((refused.kind(), without.rules()), (ErrorKind::BadOption, vec![]));
+    assert!(refused.remedy().is_some_and(|remedy| remedy.to_string().contains("metadata=on")));
+    Ok(())
 }
 
 /// Wrappers pass rules on to the port that they wrap; kinds of ports without rules refuse them.

@@ -94,7 +94,13 @@ impl Error {
     /// Returns the error for resetting a port while queues have owners.
     pub fn queues_in_use(port: impl Into<String>, queues: usize) -> Error {
         Error::new(ErrorKind::InUse, port, format!("{queues} of its queues are still in use"))
-            .with_remedy(Remedy::Step("drop them first, then reset the port".into()))
+            .with_remedy(Remedy::Step("drop them first".into()))
+    }
+
+    /// Returns the error for an operation that needs the packets' metadata.
+    pub fn needs_metadata(port: impl Into<String>, why: &str) -> Error {
+        Error::new(ErrorKind::BadOption, port, format!("it was opened without metadata: {why}"))
+            .with_remedy(Remedy::Step("add metadata=on to the port's options".into()))
     }
 
     /// Returns the error for an operation that a port does not support.

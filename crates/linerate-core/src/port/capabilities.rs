@@ -16,6 +16,8 @@ pub enum Feature {
     ReceiveHash,
     /// [`Metadata::kind`](crate::metadata::Metadata::kind), with `?metadata=on`.
     ReceiveKind,
+    /// [`Port::strip_vlan_tags`](super::Port::strip_vlan_tags).
+    StripVlanTags,
     /// [`Port::set_rss`](super::Port::set_rss).
     Rss,
     /// [`Action::Queue`](super::Action::Queue).
@@ -24,6 +26,8 @@ pub enum Feature {
     RuleToDrop,
     /// [`Action::Kernel`](super::Action::Kernel).
     RuleToKernel,
+    /// [`Action::Mark`](super::Action::Mark).
+    RuleToMark,
     /// [`Port::clock`](super::Port::clock).
     Clock,
 }
@@ -52,17 +56,19 @@ impl Support {
 
 impl Feature {
     /// All features, in the order of this page.
-    pub const ALL: [Feature; 11] = [
+    pub const ALL: [Feature; 13] = [
         Feature::SendChecksum,
         Feature::SendTcpSegments,
         Feature::SendUdpSegments,
         Feature::ReceiveChecksum,
         Feature::ReceiveHash,
         Feature::ReceiveKind,
+        Feature::StripVlanTags,
         Feature::Rss,
         Feature::RuleToQueue,
         Feature::RuleToDrop,
         Feature::RuleToKernel,
+        Feature::RuleToMark,
         Feature::Clock,
     ];
 
@@ -78,10 +84,12 @@ impl Feature {
             Feature::ReceiveChecksum => "receive_checksum",
             Feature::ReceiveHash => "receive_hash",
             Feature::ReceiveKind => "receive_kind",
+            Feature::StripVlanTags => "strip_vlan_tags",
             Feature::Rss => "rss",
             Feature::RuleToQueue => "rule_to_queue",
             Feature::RuleToDrop => "rule_to_drop",
             Feature::RuleToKernel => "rule_to_kernel",
+            Feature::RuleToMark => "rule_to_mark",
             Feature::Clock => "clock",
         }
     }

@@ -117,6 +117,14 @@ pub trait Device: Send {
         Ok(())
     }
 
+    /// As [`Port::strip_vlan_tags`](super::Port::strip_vlan_tags).
+    ///
+    /// # Errors
+    /// As [`Port::strip_vlan_tags`](super::Port::strip_vlan_tags).
+    fn strip_vlan_tags(&mut self, _on: bool) -> Result<()> {
+        Err(self.has_no("stripping of VLAN tags"))
+    }
+
     /// Spreads flows over the receive queues.
     ///
     /// # Errors

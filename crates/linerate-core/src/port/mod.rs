@@ -392,6 +392,35 @@ impl Port {
         self.device.set_promiscuous(on)
     }
 
+    /// Makes the card remove the VLAN tags (0x8100) of received packets. The tag is then in
+    /// [`Metadata::vlan`](crate::metadata::Metadata::vlan); a program that forwards such a packet puts it back with
+    /// [`Packet::insert_vlan`](crate::Packet::insert_vlan). The port must have no queues yet, or none any more. A reset
+    /// keeps the setting.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// let [mut port] = linerate::open(["sim:strip?metadata=on&wire=none"])?;
+    /// port.strip_vlan_tags(true)?;
+    /// let mut rx = port.rx(0)?;
+    /// # let mut batch = linerate::Batch::new();
+    /// rx.recv(&mut batch);
+    /// for mut packet in &mut batch {
+    ///     if let Some(tag) = packet.metadata().vlan {
+    ///         println!("VLAN {}", tag & 0xFFF);
+    ///         packet.insert_vlan(tag)?;
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`BadOption`](crate::ErrorKind::BadOption) without `?metadata=on`: the tags would be lost.
+    /// [`InUse`](crate::ErrorKind::InUse), [`Gone`](crate::ErrorKind::Gone),
+    /// [`Unsupported`](crate::ErrorKind::Unsupported).
+    pub fn strip_vlan_tags(&mut self, on: bool) -> Result<()> {
+        self.device.strip_vlan_tags(on)
+    }
+
     /// Spreads flows over the receive queues.
     ///
     /// ```

@@ -20,6 +20,8 @@ pub enum Action {
     Drop,
     /// They go to the kernel, on ports that share an interface with it.
     Kernel,
+    /// They are received as without the rule, and [`Metadata::mark`](crate::metadata::Metadata::mark) is this number.
+    Mark(u32),
 }
 
 /// A rule of a port; see [`Port::add_rule`](super::Port::add_rule).
@@ -75,12 +77,13 @@ impl fmt::Display for RuleId {
 }
 
 impl fmt::Display for Action {
-    /// Writes `queue:3`, `drop` or `kernel`.
+    /// Writes `queue:3`, `drop`, `kernel` or `mark:7`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Action::Queue(queue) => write!(f, "queue:{queue}"),
             Action::Drop => f.write_str("drop"),
             Action::Kernel => f.write_str("kernel"),
+            Action::Mark(mark) => write!(f, "mark:{mark}"),
         }
     }
 }
@@ -90,12 +93,13 @@ impl FromStr for Action {
 
     /// Parses an action as it is displayed.
     fn from_str(text: &str) -> Result<Action, Error> {
-        let queue = text.strip_prefix("queue:").and_then(|queue| queue.parse().ok());
-        match (text, queue) {
-            (_, Some(queue)) => Ok(Action::Queue(queue)),
-            ("drop", _) => Ok(Action::Drop),
-            ("kernel", _) => Ok(Action::Kernel),
-            _ => Err(Error::bad_value(format!("'{text}' is not an action: write queue:3, drop or kernel"))),
+        let wrong = || Error::bad_value(format!("'{text}' is not an action: write queue:3, drop, kernel or mark:7"));
+        match text.split_once(':') {
+            Some(("queue", queue)) => queue.parse().map(Action::Queue).map_err(|_| wrong()),
+            Some(("mark", mark)) => mark.parse().map(Action::Mark).map_err(|_| wrong()),
+            None if text == "drop" => Ok(Action::Drop),
+            None if text == "kernel" => Ok(Action::Kernel),
+            _ => Err(wrong()),
         }
     }
 }
@@ -106,10 +110,10 @@ mod tests {
 
     #[test]
     fn an_action_is_read_as_it_is_written() {
-        for action in [Action::Queue(0), Action::Queue(65_535), Action::Drop, Action::Kernel] {
+        for action in [Action::Queue(0), Action::Queue(65_535), Action::Drop, Action::Kernel, Action::Mark(u32::MAX)] {
             assert_eq!(action.to_string().parse().ok(), Some(action));
         }
-        for text in ["", "queue", "queue:", "queue:65536", "queue:-1", "Drop"] {
+        for text in ["", "queue", "queue:", "queue:65536", "queue:-1", "Drop", "mark", "drop:", "mark:4294967296"] {
             assert!(text.parse::<Action>().is_err(), "{text}");
         }
     }

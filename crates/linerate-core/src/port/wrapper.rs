@@ -268,6 +268,10 @@ impl<W: Wrapper> Device for Wrapped<W> {
         self.inner.set_promiscuous(on)
     }
 
+    fn strip_vlan_tags(&mut self, on: bool) -> Result<()> {
+        self.inner.strip_vlan_tags(on)
+    }
+
     fn set_rss(&mut self, rss: &Rss) -> Result<()> {
         self.inner.set_rss(rss)
     }

@@ -219,7 +219,7 @@ impl PacketRx {
         let mut offload = found.offload;
         if let Some(tag) = found.tag {
             bytes.splice(12..12, tag);
-            offload.moved(tag.len() as u16);
+            offload.moved(tag.len() as i16);
         }
         let (segments, longest) = (&mut self.segments, if self.offloads { LONGEST } else { self.longest });
         let mut fits = true;

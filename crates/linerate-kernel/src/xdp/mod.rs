@@ -367,7 +367,11 @@ impl Xdp {
     /// Makes the card steer the packets of a rule to the port's only queue of the interface, if that has others.
     fn steer_rule(&self, target: &Target, rule: &Rule) -> Result<Option<Steering>> {
         let refused = |part: &str| Err(Error::rule_part(target.config.name.clone(), &rule.filter, rule.action, part));
-        let Action::Queue(queue) = rule.action else { return Ok(None) };
+        let queue = match rule.action {
+            Action::Queue(queue) => queue,
+            Action::Mark(_) => return refused("the action mark: packets of AF_XDP have no marks"),
+            _ => return Ok(None),
+        };
         match (target.config.options.rx_queues, self.options.queue) {
             (queues, _) if queue >= queues => {
                 Err(Error::no_such_queue(target.config.name.clone(), "receive", queue, queues))

@@ -175,6 +175,11 @@ impl Controller for X82576 {
         hardware.change(RCTL, both, if on { both } else { 0 });
     }
 
+    /// One bit is for all queues (section 8.2.1).
+    fn strip_vlan_tags<B: Bar>(hardware: &Hardware<B, X82576>, on: bool) {
+        hardware.change(CTRL, CTRL::VME, if on { CTRL::VME } else { 0 });
+    }
+
     /// Writes key, table (128 entries, four to a register) and hash fields (section 7.1.1.7).
     fn set_rss<B: Bar>(hardware: &Hardware<B, X82576>, rss: &Rss) {
         for (register, bytes) in rss.key.chunks_exact(4).enumerate() {

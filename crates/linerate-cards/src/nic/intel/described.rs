@@ -11,7 +11,6 @@ use linerate_core::packet::{Origin, stamp};
 use linerate_core::slot::Slot;
 
 use super::Controller;
-use super::metadata::metadata;
 use super::queue::IntelRx;
 use crate::nic::described::Describe;
 use crate::pci::Bar;
@@ -33,7 +32,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     fn take_described(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         // SAFETY: the view is used with buffers of the ring, which are of this pool.
         let view = unsafe { self.pool.region().view() };
-        let (placement, longest) = (self.placement, self.longest);
+        let (placement, longest, strips_tags) = (self.placement, self.longest, self.hardware.strips_tags());
         let (descriptors, bufs) = self.ring.rest();
         let mut there = 0;
         for (descriptor, &buf) in descriptors.iter().zip(&*bufs).take(slots.len().min(fresh.len())) {
@@ -44,7 +43,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             }
             // SAFETY: the card is done with the buffer; this slot is gone before `take_run` makes one.
             let mut slot = unsafe { placement.slot(buf, 0, false) };
-            metadata::<C>([descriptor[0].load(Relaxed), word]).describe(&mut slot, view);
+            self.hardware.metadata([descriptor[0].load(Relaxed), word], strips_tags).describe(&mut slot, view);
             if let Some(time) = self.hardware.time_of(word) {
                 stamp(&mut slot, view, time, Origin::Card);
             }

@@ -2,22 +2,27 @@
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use linerate_core::error::{Error, ErrorKind, Result};
 use linerate_core::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Mapping, Placement};
+use linerate_core::metadata::Metadata;
 use linerate_core::port::{Counters, Rss, Scale, Statistics};
 use linerate_spec::Register;
 use linerate_spec::x82599::STATUS;
 
+use super::metadata::{filter, metadata};
 use super::{Controller, Entries};
 use crate::nic::{Config, check_bus};
 use crate::pci::{Bar, Bus, Interrupt};
 
 /// Length of a descriptor in bytes.
 const DESCRIPTOR: usize = 16;
+
+/// The bit of an entry of `marks` that has a mark.
+const HAS_MARK: u64 = 1 << 32;
 
 /// One card, shared by its [`Intel`](super::Intel) and its queues. Dropping the last reference stops the card before
 /// its memory is freed.
@@ -38,6 +43,10 @@ pub struct Hardware<B: Bar, C: Controller> {
     pub(super) scale: Mutex<Scale>,
     /// The time of a received packet was noted, but no queue has read it yet.
     pub(super) is_time_stale: AtomicBool,
+    /// The card removes VLAN tags. Constant while receive queues exist.
+    strips_tags: AtomicBool,
+    /// The mark of each filter of the flow director, with [`HAS_MARK`].
+    marks: Box<[AtomicU64]>,
     /// Dropped last: this may give the card back to the kernel.
     bus: Arc<dyn Bus>,
     _controller: PhantomData<C>,
@@ -101,6 +110,8 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             quarantined: Mutex::default(),
             scale: Mutex::default(),
             is_time_stale: AtomicBool::new(false),
+            strips_tags: AtomicBool::new(false),
+            marks: std::iter::repeat_with(AtomicU64::default).take(C::Entries::MARKS).collect(),
             bus,
             _controller: PhantomData,
             config,
@@ -268,6 +279,40 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             waited += STEP;
         }
         Ok(())
+    }
+
+    /// Makes the card remove VLAN tags, or keep them.
+    pub(super) fn strip_tags(&self, on: bool) {
+        C::strip_vlan_tags(self, on);
+        self.strips_tags.store(on, Ordering::Relaxed);
+    }
+
+    /// Sets the mark of the packets that match a filter of the flow director.
+    pub(in crate::nic) fn set_mark(&self, filter: u16, mark: Option<u32>) {
+        if let Some(entry) = self.marks.get(usize::from(filter)) {
+            entry.store(mark.map_or(0, |mark| HAS_MARK | u64::from(mark)), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether the card removes VLAN tags.
+    pub(super) fn strips_tags(&self) -> bool {
+        self.strips_tags.load(Ordering::Relaxed)
+    }
+
+    /// Returns the metadata of the packet whose last descriptor has these words.
+    #[inline(always)]
+    pub(super) fn metadata(&self, words: [u64; 2], strips_tags: bool) -> Metadata {
+        let metadata = metadata::<C>(words, strips_tags);
+        match filter(words) {
+            None => metadata,
+            Some(filter) => Metadata { mark: self.mark(filter), ..metadata },
+        }
+    }
+
+    #[cold]
+    fn mark(&self, filter: u16) -> Option<u32> {
+        let entry = self.marks.get(usize::from(filter))?.load(Ordering::Relaxed);
+        (entry & HAS_MARK != 0).then_some(entry as u32)
     }
 
     /// Resets the state of queues, but keeps the rules; the card must have been reset, and must not receive.

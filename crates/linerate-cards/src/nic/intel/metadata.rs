@@ -5,8 +5,9 @@ use linerate_spec::descriptor::receive;
 
 use super::Controller;
 
-/// Returns the metadata in the words of a packet's last descriptor.
-pub fn metadata<C: Controller>([first, second]: [u64; 2]) -> Metadata {
+/// Returns the metadata in the words of a packet's last descriptor, except the mark. `strips_tags` tells whether the
+/// card removes VLAN tags.
+pub fn metadata<C: Controller>([first, second]: [u64; 2], strips_tags: bool) -> Metadata {
     let has = |bit: u64| second & bit != 0;
     let checksum = match (has(receive::IPCS), has(receive::L4CS)) {
         (true, _) if has(C::IP_ERROR) => Checksum::Bad,
@@ -26,5 +27,12 @@ pub fn metadata<C: Controller>([first, second]: [u64; 2]) -> Metadata {
     let hash = fields.map(|fields| Hash { value: (first >> receive::RSS_HASH_SHIFT) as u32, fields });
     let headers = (first & receive::TYPE_HEADERS) >> receive::TYPE_SHIFT;
     let kind = (first & receive::TYPE_ETQF == 0).then_some(PacketKind(headers as u16));
-    Metadata { checksum, hash, kind }
+    let vlan = (strips_tags && has(receive::VP)).then_some((second >> receive::VLAN_SHIFT) as u16);
+    Metadata { checksum, hash, kind, vlan, mark: None }
+}
+
+/// Returns the index of the flow director's filter that the packet matches, if the descriptor has it.
+pub fn filter([first, second]: [u64; 2]) -> Option<u16> {
+    let is_reported = second & receive::FLM != 0 && first & receive::RSS_TYPE_MASK == receive::RSS_TYPE_FILTER;
+    is_reported.then_some((first >> receive::RSS_HASH_SHIFT) as u16 & receive::FILTER_MASK)
 }

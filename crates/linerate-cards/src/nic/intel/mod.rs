@@ -34,7 +34,7 @@ use std::time::Duration;
 
 pub use clock::{ClockRegisters, PTP};
 pub use hardware::Hardware;
-use linerate_core::error::Result;
+use linerate_core::error::{Error, Result};
 use linerate_core::filter::{Filter, Match};
 use linerate_core::memory::{Addresses, Locate, Pool};
 use linerate_core::port::{
@@ -103,6 +103,8 @@ pub trait Controller: Sized + Send + Sync + 'static {
     fn address_registers() -> (Register, Register);
     /// Sets promiscuous mode. If off, the card accepts only its unicast address, configured multicast, and broadcast.
     fn set_promiscuous<B: Bar>(hardware: &Hardware<B, Self>, on: bool);
+    /// Sets whether the card removes VLAN tags from received packets.
+    fn strip_vlan_tags<B: Bar>(hardware: &Hardware<B, Self>, on: bool);
     /// Writes the RSS key and table; the caller has validated the queues.
     fn set_rss<B: Bar>(hardware: &Hardware<B, Self>, rss: &Rss);
     /// Writes the RSS table alone.
@@ -135,6 +137,8 @@ pub trait Controller: Sized + Send + Sync + 'static {
 pub trait Entries<C: Controller>: Clone + Default + Send {
     /// The driver has rules.
     const EXIST: bool = true;
+    /// The number of filters that can have a mark.
+    const MARKS: usize;
 
     /// Adds the entries for an alternative of a rule's filter. Entries of earlier rules decide first.
     ///
@@ -156,23 +160,25 @@ pub trait Entries<C: Controller>: Clone + Default + Send {
 }
 
 /// The features of all cards, and more features of cards with rules.
-const FEATURES: [Feature; 8] = [
+const FEATURES: [Feature; 9] = [
     Feature::SendChecksum,
     Feature::SendTcpSegments,
     Feature::SendUdpSegments,
     Feature::ReceiveChecksum,
     Feature::ReceiveHash,
     Feature::ReceiveKind,
+    Feature::StripVlanTags,
     Feature::Rss,
     Feature::Clock,
 ];
-const RULES: [Feature; 2] = [Feature::RuleToQueue, Feature::RuleToDrop];
+const RULES: [Feature; 3] = [Feature::RuleToQueue, Feature::RuleToDrop, Feature::RuleToMark];
 
 /// An open card.
 pub struct Intel<B: Bar, C: Controller> {
     hardware: Arc<Hardware<B, C>>,
     rss: Rss,
     promiscuous: bool,
+    strips_tags: bool,
     rules: Rules,
 }
 
@@ -184,7 +190,7 @@ impl<B: Bar, C: Controller> Intel<B, C> {
     pub fn open(bar: B, bus: Arc<dyn Bus>, config: Config) -> Result<Intel<B, C>> {
         let rss = Rss::evenly(config.options.rx_queues.min(C::MAX_RSS_QUEUES));
         let hardware = Arc::new(Hardware::new(bar, bus, config)?);
-        let mut device = Intel { hardware, rss, promiscuous: true, rules: Rules::default() };
+        let mut device = Intel { hardware, rss, promiscuous: true, strips_tags: false, rules: Rules::default() };
         device.bring_up()?;
         Ok(device)
     }
@@ -213,6 +219,9 @@ impl<B: Bar, C: Controller> Intel<B, C> {
         let rss = self.rss.clone();
         self.set_rss(&rss)?;
         self.set_promiscuous(self.promiscuous)?;
+        if self.strips_tags {
+            self.hardware.strip_tags(true);
+        }
         self.hardware.start_clock()?;
         self.hardware.restore_entries()
     }
@@ -288,6 +297,18 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
         self.hardware.check_alive()?;
         C::set_promiscuous(&self.hardware, on);
         self.promiscuous = on;
+        Ok(())
+    }
+
+    fn strip_vlan_tags(&mut self, on: bool) -> Result<()> {
+        let config = &self.hardware.config;
+        self.hardware.counters.check_free(config)?;
+        if on && !config.options.metadata {
+            return Err(Error::needs_metadata(&config.name, "tags that the card strips are in the packets' metadata"));
+        }
+        self.hardware.check_alive()?;
+        self.hardware.strip_tags(on);
+        self.strips_tags = on;
         Ok(())
     }
 

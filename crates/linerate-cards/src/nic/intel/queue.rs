@@ -29,7 +29,6 @@ use linerate_spec::descriptor::{receive, transmit};
 use super::Controller;
 use super::context::Alike;
 use super::hardware::Hardware;
-use super::metadata::metadata;
 use super::ring::DescriptorRing;
 use super::vector::{Groups, SMALLEST};
 use crate::pci::{Bar, Doorbell, Interrupt};
@@ -321,7 +320,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             self.refill();
             if !more {
                 if self.hardware.config.options.metadata {
-                    batch.describe_last(&metadata::<C>([first, word]));
+                    batch.describe_last(&self.hardware.metadata([first, word], self.hardware.strips_tags()));
                     if let Some(time) = self.hardware.time_of(word) {
                         batch.stamp_last_of(time, Origin::Card);
                     }

@@ -43,6 +43,7 @@ pub struct NoEntries;
 
 impl<C: Controller> Entries<C> for NoEntries {
     const EXIST: bool = false;
+    const MARKS: usize = 0;
 
     fn add(&mut self, _: RuleId, _: &Match, _: Action) -> std::result::Result<(), Refused> {
         Err(Refused::Part(format!("the driver {} has no rules", C::DRIVER)))
@@ -68,6 +69,9 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             && queue >= queues
         {
             return Err(Error::no_such_queue(self.config.name.clone(), "receive", queue, queues));
+        }
+        if matches!(action, Action::Mark(_)) && !self.config.options.metadata {
+            return Err(Error::needs_metadata(&self.config.name, "marks are in the packets' metadata"));
         }
         self.check_alive()?;
         self.change_entries(|entries| {

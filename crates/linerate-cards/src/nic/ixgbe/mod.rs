@@ -169,6 +169,13 @@ impl Controller for X82599 {
         hardware.change(FCTRL, FCTRL::UPE | FCTRL::MPE, if on { FCTRL::UPE | FCTRL::MPE } else { 0 });
     }
 
+    /// Each queue has its bit (section 8.2.3.8.6).
+    fn strip_vlan_tags<B: Bar>(hardware: &Hardware<B, X82599>, on: bool) {
+        for queue in 0..hardware.config.options.rx_queues {
+            hardware.change(RXDCTL(queue), RXDCTL::VME, if on { RXDCTL::VME } else { 0 });
+        }
+    }
+
     /// Writes key, table and hash fields (section 7.1.2.8).
     fn set_rss<B: Bar>(hardware: &Hardware<B, X82599>, rss: &Rss) {
         for (register, bytes) in rss.key.chunks_exact(4).enumerate() {

@@ -7,7 +7,7 @@
 //! |---|---|---|---|
 //! | ethertype filters (7.1.2.3) | 7 | an ethertype other than IP | queue |
 //! | five-tuple filters (7.1.2.5) | 128 | addresses, ports and protocol of IPv4; each entry has its own mask | queue |
-//! | flow director (7.1.2.7) | 2,047 | also prefixes and VLAN; all entries have one mask | queue, drop |
+//! | flow director (7.1.2.7) | 2,047 | also prefixes and VLAN; all entries have one mask | queue, drop, mark |
 //!
 //! The card asks the tables in this order, and five-tuple filters by their priority. Entries of the flow director have
 //! one mask, so no packet matches two of them.
@@ -225,6 +225,8 @@ struct Mask {
 }
 
 impl Entries<X82599> for Tables {
+    const MARKS: usize = DIRECTED as usize;
+
     fn add(&mut self, rule: RuleId, one: &Match, action: Action) -> std::result::Result<(), Refused> {
         if action == Action::Kernel {
             return part("the action kernel: the card is not shared with Linux");
@@ -299,8 +301,8 @@ fn queue(action: Action) -> u32 {
 
 impl Tables {
     fn add_ethertype(&mut self, rule: RuleId, ethertype: u16, action: Action) -> std::result::Result<(), Refused> {
-        if action == Action::Drop {
-            return part("the action drop for an ethertype: the card can only choose a queue");
+        if !matches!(action, Action::Queue(_)) {
+            return part(format!("the action {action} for an ethertype: the card can only choose a queue"));
         }
         // Below 0x600 it is a length (IEEE 802.3, 3.2.6); tags come before the ethertype.
         if ethertype < 0x600 || TAGS.contains(&ethertype) {
@@ -362,6 +364,7 @@ impl Tables {
         let indices = changed(&present.director, &self.director);
         for (n, entry) in indices.iter().filter_map(|n| Some((n, present.director.get(n)?))) {
             remove_filter(hardware, *n, entry)?;
+            hardware.set_mark(*n, None);
         }
         let added: Vec<_> = indices.iter().filter_map(|n| Some((*n, self.director.get(n)?))).collect();
         let Some((_, first)) = added.first() else { return Ok(()) };
@@ -413,7 +416,9 @@ fn start_director<B: Bar>(hardware: &Hardware<B, X82599>) -> Result<()> {
     // interrupt: as in Linux's driver.
     let limits = 0xA << FDIRCTRL::MAX_LENGTH_SHIFT | 4 << FDIRCTRL::FULL_THRESH_SHIFT;
     let control = FDIRCTRL::PBALLOC_64K | FDIRCTRL::PERFECT_MATCH | DROP_QUEUE << FDIRCTRL::DROP_Q_SHIFT | limits;
-    hardware.write(FDIRCTRL, control);
+    // Marks need the filter in the descriptor, where it replaces the hash.
+    let report = if hardware.config.options.metadata { FDIRCTRL::REPORT_STATUS } else { 0 };
+    hardware.write(FDIRCTRL, control | report);
     let done = hardware.wait_set(FDIRCTRL, FDIRCTRL::INIT_DONE);
     hardware.clear(SECRXCTRL, SECRXCTRL::RX_DIS);
     done
@@ -461,10 +466,17 @@ fn add_filter<B: Bar>(hardware: &Hardware<B, X82599>, n: u16, entry: &Entry<Fiel
     hardware.write(FDIRPORT, ports);
     hardware.write(FDIRVLAN, vlan);
     hardware.write(FDIRHASH, u32::from(n) << FDIRHASH::INDEX_SHIFT | entry.value.bucket());
-    let drop = if entry.action == Action::Drop { FDIRCMD::DROP } else { 0 };
+    let action = match entry.action {
+        Action::Mark(mark) => {
+            hardware.set_mark(n, Some(mark));
+            0
+        }
+        Action::Queue(queue) => FDIRCMD::QUEUE_EN | u32::from(queue) << FDIRCMD::RX_QUEUE_SHIFT,
+        _ => FDIRCMD::QUEUE_EN | FDIRCMD::DROP | DROP_QUEUE << FDIRCMD::RX_QUEUE_SHIFT,
+    };
     let kind = entry.value.layer_4() << FDIRCMD::L4TYPE_SHIFT;
-    let command = FDIRCMD::CMD_ADD | FDIRCMD::FILTER_UPDATE | FDIRCMD::LAST | FDIRCMD::QUEUE_EN;
-    hardware.write(FDIRCMD, command | kind | drop | queue(entry.action) << FDIRCMD::RX_QUEUE_SHIFT);
+    let command = FDIRCMD::CMD_ADD | FDIRCMD::FILTER_UPDATE | FDIRCMD::LAST;
+    hardware.write(FDIRCMD, command | kind | action);
     hardware.wait_clear(FDIRCMD, FDIRCMD::CMD_MASK)
 }
 

@@ -74,5 +74,5 @@ fn metadata(header: [u8; header::HASH_LEN]) -> Metadata {
         _ => None,
     });
     let hash = fields.map(|fields| Hash { value: u32::from_le_bytes(value), fields });
-    Metadata { checksum, hash, kind: None }
+    Metadata { checksum, hash, ..Metadata::default() }
 }
