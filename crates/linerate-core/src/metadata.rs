@@ -32,6 +32,8 @@ const HAS_MARK: u32 = 1 << 5;
 const CHECKSUM_SHIFT: u32 = 8;
 /// The shift of the fields that the hash covers, 4 bits.
 const FIELDS_SHIFT: u32 = 12;
+/// The shift of the count of coalesced segments, 8 bits.
+const SEGMENTS_SHIFT: u32 = 16;
 
 /// The findings of a port about a received packet. They describe the packet as it arrived: changes by the program do not
 /// change it.
@@ -64,6 +66,9 @@ pub struct Metadata {
     pub vlan: Option<u16>,
     /// The number in the rule that matched the packet ([`Action::Mark`](crate::port::Action::Mark)).
     pub mark: Option<u32>,
+    /// The number of received TCP segments that the card has coalesced into this packet, with `?offloads=on`. 0 or 1: it
+    /// is as it arrived.
+    pub segments: u8,
 }
 
 /// The verdict on a packet's IPv4 header checksum, and on its TCP, UDP or SCTP checksum.
@@ -229,12 +234,12 @@ impl Metadata {
 
     #[inline(always)]
     fn to_bytes(self, time: u32) -> [u8; LEN] {
-        let Metadata { checksum, hash, kind, vlan, mark } = self;
+        let Metadata { checksum, hash, kind, vlan, mark, segments } = self;
         let verdict = (checksum as u32) << CHECKSUM_SHIFT;
         let fields = hash.map_or(0, |hash| (hash.fields as u32) << FIELDS_SHIFT | HAS_HASH);
         let flag = |is_present: bool, bit: u32| if is_present { bit } else { 0 };
         let others = flag(kind.is_some(), HAS_KIND) | flag(vlan.is_some(), HAS_VLAN) | flag(mark.is_some(), HAS_MARK);
-        let presence = time | verdict | fields | others;
+        let presence = time | verdict | fields | others | u32::from(segments) << SEGMENTS_SHIFT;
         let mut bytes = [0; LEN];
         bytes[0..4].copy_from_slice(&presence.to_ne_bytes());
         bytes[4..8].copy_from_slice(&hash.map_or(0, |hash| hash.value).to_ne_bytes());
@@ -261,6 +266,7 @@ impl Metadata {
             kind: has(HAS_KIND).then(|| PacketKind(half(8))),
             vlan: has(HAS_VLAN).then(|| half(10)),
             mark: has(HAS_MARK).then(|| word(12)),
+            segments: (presence >> SEGMENTS_SHIFT) as u8,
         }
     }
 }

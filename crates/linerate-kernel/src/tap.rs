@@ -381,10 +381,11 @@ impl Sockets for Tap {
         }
     }
 
-    fn capabilities(&self, _: &Config) -> Capabilities {
+    fn capabilities(&self, config: &Config) -> Capabilities {
         Capabilities::default()
             .with(&[Feature::SendChecksum, Feature::SendTcpSegments])
             .with_if(self.supports_udp_segmentation, &[Feature::SendUdpSegments])
+            .with_if(config.options.offloads, &[Feature::ReceiveSegments])
     }
 
     fn rx(&mut self, target: &Target, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {

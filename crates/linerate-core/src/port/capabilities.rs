@@ -18,6 +18,8 @@ pub enum Feature {
     ReceiveKind,
     /// [`Port::strip_vlan_tags`](super::Port::strip_vlan_tags).
     StripVlanTags,
+    /// Received TCP segments arrive coalesced, as packets that are still to be segmented, with `?offloads=on`.
+    ReceiveSegments,
     /// [`Port::set_rss`](super::Port::set_rss).
     Rss,
     /// [`Action::Queue`](super::Action::Queue).
@@ -56,7 +58,7 @@ impl Support {
 
 impl Feature {
     /// All features, in the order of this page.
-    pub const ALL: [Feature; 13] = [
+    pub const ALL: [Feature; 14] = [
         Feature::SendChecksum,
         Feature::SendTcpSegments,
         Feature::SendUdpSegments,
@@ -64,6 +66,7 @@ impl Feature {
         Feature::ReceiveHash,
         Feature::ReceiveKind,
         Feature::StripVlanTags,
+        Feature::ReceiveSegments,
         Feature::Rss,
         Feature::RuleToQueue,
         Feature::RuleToDrop,
@@ -85,6 +88,7 @@ impl Feature {
             Feature::ReceiveHash => "receive_hash",
             Feature::ReceiveKind => "receive_kind",
             Feature::StripVlanTags => "strip_vlan_tags",
+            Feature::ReceiveSegments => "receive_segments",
             Feature::Rss => "rss",
             Feature::RuleToQueue => "rule_to_queue",
             Feature::RuleToDrop => "rule_to_drop",

@@ -27,9 +27,11 @@ pub trait SoftwareDevice: Send {
     /// Returns a description for display.
     fn description(&self) -> String;
 
-    /// Returns the features that others provide. With offloads, receivers finish checksums and segments.
+    /// Returns the features that others provide. With offloads, receivers finish checksums and segments, in both
+    /// directions.
     fn capabilities(&self, config: &Config) -> Capabilities {
-        Capabilities::default().with_if(Self::OFFLOADS && config.options.offloads, &Feature::SENDING)
+        let is_uncut = Self::OFFLOADS && config.options.offloads;
+        Capabilities::default().with_if(is_uncut, &Feature::SENDING).with_if(is_uncut, &[Feature::ReceiveSegments])
     }
 
     /// As [`Device::start`].

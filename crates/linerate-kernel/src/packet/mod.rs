@@ -127,7 +127,7 @@ impl Sockets for PacketPort {
     fn capabilities(&self, config: &Config) -> Capabilities {
         Capabilities::default()
             .with(&[Feature::SendChecksum])
-            .with_if(config.options.offloads, &[Feature::SendTcpSegments])
+            .with_if(config.options.offloads, &[Feature::SendTcpSegments, Feature::ReceiveSegments])
     }
 
     fn rx(&mut self, target: &Target, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Receive>> {

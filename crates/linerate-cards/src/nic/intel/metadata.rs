@@ -28,7 +28,7 @@ pub fn metadata<C: Controller>([first, second]: [u64; 2], strips_tags: bool) -> 
     let headers = (first & receive::TYPE_HEADERS) >> receive::TYPE_SHIFT;
     let kind = (first & receive::TYPE_ETQF == 0).then_some(PacketKind(headers as u16));
     let vlan = (strips_tags && has(receive::VP)).then_some((second >> receive::VLAN_SHIFT) as u16);
-    Metadata { checksum, hash, kind, vlan, mark: None }
+    Metadata { checksum, hash, kind, vlan, ..Metadata::default() }
 }
 
 /// Returns the index of the flow director's filter that the packet matches, if the descriptor has it.

@@ -141,6 +141,7 @@ impl Virtio {
             .with_if(has(feature::HOST_TSO4 | feature::HOST_TSO6), &[Feature::SendTcpSegments])
             .with_if(has(feature::HOST_USO), &[Feature::SendUdpSegments])
             .with_if(has(feature::GUEST_CSUM), &[Feature::ReceiveChecksum])
+            .with_if(has(feature::GUEST_TSO4 | feature::GUEST_TSO6), &[Feature::ReceiveSegments])
             .with_if(has(feature::HASH_REPORT), &[Feature::ReceiveHash])
             .with_if(has(feature::RSS), &[Feature::Rss])
     }
