@@ -20,6 +20,8 @@ pub(super) struct Packet {
     headers: Headers,
     /// Where each segment's bytes begin in the frame.
     pub starts: Vec<usize>,
+    /// When each buffer's first byte arrived, in segments that have been coalesced.
+    pub begun: Vec<u64>,
     /// The first segment's report; all segments had correct checksums.
     pub reported: Reported,
     /// The next sequence number expected.
@@ -57,7 +59,13 @@ impl Packet {
         let mut frame = frame.clone();
         frame.bytes.truncate(headers.end);
         let next = sequence.wrapping_add((headers.end - data) as u32);
-        Some(Packet { queue, frame, headers: *headers, starts: vec![0], reported, next, closed: flags & PUSH != 0 })
+        let (headers, closed) = (*headers, flags & PUSH != 0);
+        Some(Packet { queue, frame, headers, starts: vec![0], begun: Vec::new(), reported, next, closed })
+    }
+
+    /// Notes that the last segment was number `arrival`, and has begun buffers of `room` bytes.
+    pub fn note_arrival(&mut self, arrival: u64, room: usize) {
+        self.begun.resize(self.frame.bytes.len().div_ceil(room.max(1)), arrival);
     }
 
     /// Returns whether the frame is of the same flow: same addresses and ports, and headers of the same length.

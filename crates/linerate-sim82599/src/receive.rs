@@ -36,8 +36,9 @@ pub(super) struct Receive {
     /// The packet buffer: packets for queues without a free descriptor, and the sum of their bytes.
     waiting: VecDeque<Arrived>,
     waiting_bytes: usize,
-    /// Packets that are being coalesced.
+    /// Packets that are being coalesced, and the number of segments that they have had so far.
     coalescing: Vec<Packet>,
+    coalesced: u64,
     /// The number of frames of the last step, as an estimate for the next step.
     expected: usize,
     pub flows: Flows,
@@ -156,9 +157,7 @@ impl Receive {
         }
         self.frame = frame;
         self.expected = moved;
-        for packet in std::mem::take(&mut self.coalescing) {
-            self.finish_packet(targets, packet);
-        }
+        self.finish_packets(targets);
         path.mac.control_flow(board, self.waiting_bytes as u32);
         if moved > 0 {
             path.mac.count_received(board);
@@ -377,10 +376,11 @@ impl Receive {
         let list = &mut self.coalescing;
         let at = list.iter().position(|packet| packet.queue == queue && packet.is_of(&frame.bytes, headers));
         if let Some(at) = at {
-            let descriptors =
-                [1, 4, 8, 16][(targets.board.registers.get(RSCCTL::at(queue)) >> RSCCTL::MAXDESC_SHIFT & 0x3) as usize];
+            let descriptors = most_descriptors(&targets.board.registers, queue);
             let room = targets.board.buffer_bytes(queue);
             if is_segment && list[at].append(&frame.bytes, headers, descriptors, room) {
+                self.coalesced += 1;
+                list[at].note_arrival(self.coalesced, room);
                 return false;
             }
             let packet = list.remove(at);
@@ -390,11 +390,48 @@ impl Receive {
             return true;
         }
         match Packet::begin(queue, frame, headers, reported) {
-            Some(packet) => {
+            Some(mut packet) => {
+                check_coalescing(targets.board, queue);
+                self.coalesced += 1;
+                packet.note_arrival(self.coalesced, targets.board.buffer_bytes(queue));
                 self.coalescing.push(packet);
                 false
             }
             None => true,
+        }
+    }
+
+    /// Finishes all packets. A packet gets each buffer when its first byte arrives, so those of several packets of a
+    /// queue lie between each other (section 7.11.5.2).
+    fn finish_packets(&mut self, targets: &mut Targets) {
+        while let Some(first) = self.coalescing.first() {
+            let queue = first.queue;
+            let (mut packets, others) =
+                std::mem::take(&mut self.coalescing).into_iter().partition::<Vec<_>, _>(|one| one.queue == queue);
+            self.coalescing = others;
+            let count: usize = packets.iter().map(|packet| packet.begun.len()).sum();
+            let ring = &mut targets.rings[queue as usize];
+            let is_advanced = ring.control >> SRRCTL::DESCTYPE_SHIFT & 0x7 == 1;
+            let is_waiting = self.waiting.iter().any(|arrived| arrived.queue == queue);
+            if packets.len() == 1 || !ring.enabled || !is_advanced || is_waiting || count as u32 > ring.owned() {
+                packets.into_iter().for_each(|packet| self.finish_packet(targets, packet));
+                continue;
+            }
+            let mut order = Vec::with_capacity(count);
+            for (n, packet) in packets.iter_mut().enumerate() {
+                packet.finish();
+                order.extend(packet.begun.iter().enumerate().map(|(buffer, &arrival)| (arrival, n, buffer)));
+            }
+            order.sort_unstable();
+            for (n, Packet { frame, reported, starts, begun, .. }) in packets.iter().enumerate() {
+                let places: Vec<u32> = (0..order.len()).filter(|&at| order[at].1 == n).map(|at| at as u32).collect();
+                let place = |buffer: u32| places.get(buffer as usize).copied().unwrap_or_default();
+                let count = begun.len() as u32;
+                write_packet(targets.board, targets.maps, ring, frame, *reported, starts, count, place);
+                ring.packets += 1;
+                ring.octets += frame.bytes.len() as u64;
+            }
+            ring.advance(count as u32);
         }
     }
 
@@ -482,6 +519,39 @@ fn coalesces(registers: &Registers, queue: u16) -> bool {
     registers.get(RSCCTL::at(queue)) & RSCCTL::RSCEN != 0 && registers.get(RFCTL::OFFSET) & RFCTL::RSC_DIS == 0
 }
 
+/// Checks what coalescing needs (sections 4.6.7.2 and 7.3.2.1.1).
+fn check_coalescing(Board { registers, oracle, .. }: &Board, queue: u16) {
+    let control = registers.get(SRRCTL::at(queue));
+    let entry = registers.get(IVAR::at(queue / 2)) >> (queue % 2 * 16);
+    let interval = registers.get(EITR::at(entry as u16 & 0x3F)) >> EITR::INTERVAL_SHIFT & EITR::INTERVAL_MASK;
+    let finds_tcp = [0, queue % 64].iter().any(|&pool| registers.get(PSRTYPE::at(pool)) & PSRTYPE::TCPHDR != 0);
+    let kib = (control & SRRCTL::BSIZEPACKET_MASK) * most_descriptors(registers, queue) as u32;
+    let is_bounded = entry & IVAR::VALID != 0 && interval > 0;
+    for (is_right, register, why) in [
+        (
+            is_bounded,
+            EITR::NAME,
+            "the throttle of the queue's interrupt bounds the time of coalescing (section 7.3.2.1.1)",
+        ),
+        (
+            control & SRRCTL::BSIZEHEADER_MASK >= SRRCTL::BSIZEHEADER_128,
+            SRRCTL::NAME,
+            "coalescing needs BSIZEHEADER (section 4.6.7.2.1)",
+        ),
+        (finds_tcp, PSRTYPE::NAME, "coalescing needs TCP headers to be found (section 4.6.7.2.2)"),
+        (kib < 64, RSCCTL::NAME, "a coalesced packet has at most 64 KiB minus one (section 4.6.7.2.2)"),
+    ] {
+        if !is_right {
+            oracle.note(Breach::WrongTime { register, queue, why });
+        }
+    }
+}
+
+/// Returns the most buffers of a coalesced packet (section 8.2.3.8.13).
+fn most_descriptors(registers: &Registers, queue: u16) -> usize {
+    [1, 4, 8, 16][((registers.get(RSCCTL::at(queue)) & RSCCTL::MAXDESC_MASK) >> RSCCTL::MAXDESC_SHIFT) as usize]
+}
+
 /// Writes a packet to its queue's buffers, and writes back its descriptors.
 #[inline]
 fn deliver(
@@ -489,20 +559,15 @@ fn deliver(
     maps: &Maps,
     ring: &mut CardRing,
     frame: &Frame,
-    Reported { word0, status }: Reported,
+    reported: Reported,
     starts: &[usize],
 ) -> Delivery {
-    let oracle = &board.oracle;
     let bytes = &frame.bytes;
     let room = (ring.control & SRRCTL::BSIZEPACKET_MASK) as usize * 1024;
-    let legacy = match ring.control >> SRRCTL::DESCTYPE_SHIFT & 0x7 {
-        0 => true,
-        1 => false,
-        _ => {
-            oracle.note(Breach::NotModelled { what: "header split" });
-            return Delivery::Done;
-        }
-    };
+    if ring.control >> SRRCTL::DESCTYPE_SHIFT & 0x7 > 1 {
+        board.oracle.note(Breach::NotModelled { what: "header split" });
+        return Delivery::Done;
+    }
     if room == 0 {
         return Delivery::Done;
     }
@@ -511,13 +576,38 @@ fn deliver(
     if count > ring.owned() {
         return Delivery::NoDescriptor;
     }
+    if write_packet(board, maps, ring, frame, reported, starts, count, |n| n) {
+        ring.advance(count);
+        ring.packets += 1;
+        ring.octets += bytes.len() as u64;
+    }
+    Delivery::Done
+}
+
+/// Writes a packet to `count` buffers, and writes back their descriptors; `place` tells how far each is after the head.
+/// Returns false if the ring is no longer mapped.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+fn write_packet(
+    board: &Board,
+    maps: &Maps,
+    ring: &CardRing,
+    frame: &Frame,
+    Reported { word0, status }: Reported,
+    starts: &[usize],
+    count: u32,
+    place: impl Fn(u32) -> u32,
+) -> bool {
+    let (oracle, bytes) = (&board.oracle, &frame.bytes);
+    let room = (ring.control & SRRCTL::BSIZEPACKET_MASK) as usize * 1024;
+    let legacy = ring.control >> SRRCTL::DESCTYPE_SHIFT & 0x7 == 0;
     for n in 0..count {
         let start = n as usize * room;
         let part = &bytes[start..bytes.len().min(start + room)];
-        let Some(descriptor) = ring.descriptor(maps, n, oracle) else { return Delivery::Done };
+        let Some(descriptor) = ring.descriptor(maps, place(n), oracle) else { return false };
         let words = descriptor.read();
         if ring.is_watched() {
-            ring.compare(maps, n, words, board.most_written(ring.queue), oracle);
+            ring.compare(maps, place(n), words, board.most_written(ring.queue), oracle);
         }
         write_buffer(maps, ring, words[0], part, oracle);
         let last = n + 1 == count;
@@ -526,7 +616,7 @@ fn deliver(
         let here = start..start + part.len();
         let (count_here, next) = match starts.is_empty() {
             true => (0, 0),
-            false => (1 + starts.iter().filter(|start| here.contains(start)).count(), ring.index(n + 1)),
+            false => (1 + starts.iter().filter(|start| here.contains(start)).count(), ring.index(place(n + 1))),
         };
         let written = match legacy {
             false => [
@@ -553,10 +643,7 @@ fn deliver(
         };
         descriptor.write_back(written);
     }
-    ring.advance(count);
-    ring.packets += 1;
-    ring.octets += bytes.len() as u64;
-    Delivery::Done
+    true
 }
 
 fn write_buffer(maps: &Maps, ring: &CardRing, address: u64, bytes: &[u8], oracle: &Oracle) {

@@ -48,11 +48,12 @@ pub mod receive {
     pub const IPE_82599: u64 = 1 << 31;
     /// Word 1: as [`IPE_82599`], on the 82576.
     pub const IPE_82576: u64 = 1 << 30;
-    /// Word 1: shift of the next descriptor of a coalesced packet (16 bits), instead of errors.
+    /// Word 1: shift of the next descriptor of a coalesced packet (16 bits), instead of its status; only without EOP.
     pub const NEXTP_SHIFT: u32 = 4;
     /// Word 1: shift of the VLAN tag (16 bits).
     pub const VLAN_SHIFT: u32 = 48;
-    /// Word 0: shift of the count of coalesced segments (4 bits).
+    /// Word 0: shift of one more than the count of coalesced segments that begin in this buffer (4 bits); 0 for other
+    /// packets.
     pub const RSCCNT_SHIFT: u32 = 17;
     /// Word 0, packet type (section 7.1.6.2): IPv4.
     pub const TYPE_IPV4: u64 = 1 << 4;

@@ -119,7 +119,7 @@ registers! {
     VLNCTRL     0x05088 RW reset 0x0000_8100 "8.2.3.7.2" "VLAN Control" { VET_MASK = 0xFFFF, CFI = 1 << 28, CFIEN = 1 << 29, VFE = 1 << 30 };
     MCSTCTRL    0x05090 RW "8.2.3.7.3" "Multicast Control" { MO_MASK = 0x3, MFE = 1 << 2 };
     RXCSUM      0x05000 RW "8.2.3.7.5" "Receive Checksum Control" { PCSD = 1 << 13 };
-    RFCTL       0x05008 RW "8.2.3.7.6" "Receive Filter Control" { RSC_DIS = 1 << 5 };
+    RFCTL       0x05008 RW "8.2.3.7.6" "Receive Filter Control" { RSC_DIS = 1 << 5, NFSW_DIS = 1 << 6, NFSR_DIS = 1 << 7 };
     MTA         0x05200 [128 x 4] RW "8.2.3.7.7" "Multicast Table Array";
     RAL         0x0A200 [128 x 8] RW "8.2.3.7.8" "Receive Address Low";
     RAH         0x0A204 [128 x 8] RW "8.2.3.7.9" "Receive Address High" { AV = 1 << 31, BITS = 0x8000_FFFF };
@@ -130,7 +130,7 @@ registers! {
     MRQC        0x0EC80 RW "8.2.3.7.12" "Multiple Receive Queues Command" { MRQE_MASK = 0xF, MRQE_RSS = 0x1, TCP_IPV4 = 1 << 16, IPV4 = 1 << 17, IPV6 = 1 << 20, TCP_IPV6 = 1 << 21, UDP_IPV4 = 1 << 22, UDP_IPV6 = 1 << 23 };
     RSSRK       0x0EB80 [10 x 4] RW "8.2.3.7.14" "RSS Random Key";
     RETA        0x0EB00 [32 x 4] RW "8.2.3.7.15" "Redirection Table";
-    PSRTYPE     0x0EA00 [64 x 4] RW "8.2.3.7.4" "Packet Split Receive Type";
+    PSRTYPE     0x0EA00 [64 x 4] RW "8.2.3.7.4" "Packet Split Receive Type" { TCPHDR = 1 << 4 };
     RQTC        0x0EC70 RW reset 0x7777_7777 "8.2.3.7.13" "RSS Queues Per Traffic Class";
     SAQF        0x0E000 [128 x 4] RW "8.2.3.7.16" "Source Address Queue Filter";
     DAQF        0x0E200 [128 x 4] RW "8.2.3.7.17" "Destination Address Queue Filter";
@@ -171,14 +171,14 @@ registers! {
     RDLEN       0x01008 [64 x 0x40 then 64 at 0x0D008] RW "8.2.3.8.3" "Receive Descriptor Length" { BITS = 0x000F_FF80 };
     DCA_RXCTRL  0x0100C [64 x 0x40 then 64 at 0x0D00C] RW reset 0x0000_1000 "8.2.3.11.1" "Receive DCA Control" { BIT_12 = 1 << 12 };
     RDH         0x01010 [64 x 0x40 then 64 at 0x0D010] RW writable INDEX_BITS "8.2.3.8.4" "Receive Descriptor Head";
-    SRRCTL      0x01014 [64 x 0x40 then 64 at 0x0D014] RW reset 0x0000_0402 writable SRRCTL_BITS "8.2.3.8.7" "Split Receive Control" { BSIZEPACKET_MASK = 0x1F, DESCTYPE_SHIFT = 25, DESCTYPE_ADVANCED = 1 << 25, DROP_EN = 1 << 28 };
+    SRRCTL      0x01014 [64 x 0x40 then 64 at 0x0D014] RW reset 0x0000_0402 writable SRRCTL_BITS "8.2.3.8.7" "Split Receive Control" { BSIZEPACKET_MASK = 0x1F, BSIZEHEADER_SHIFT = 8, BSIZEHEADER_MASK = 0x3F << 8, BSIZEHEADER_128 = 2 << 8, DESCTYPE_SHIFT = 25, DESCTYPE_ADVANCED = 1 << 25, DROP_EN = 1 << 28 };
     RDT         0x01018 [64 x 0x40 then 64 at 0x0D018] RW writable INDEX_BITS "8.2.3.8.5" "Receive Descriptor Tail";
     RXDCTL      0x01028 [64 x 0x40 then 64 at 0x0D028] RW writable RXDCTL_BITS "8.2.3.8.6" "Receive Descriptor Control" { RLPML_MASK = 0x3FFF, RLPML_EN = 1 << 15, ENABLE = 1 << 25, SWFLSH = 1 << 26, VME = 1 << 30 };
     RDRXCTL     0x02F00 RW reset 0x0010_0008 "8.2.3.8.8" "Receive DMA Control" { CRC_STRIP = 1 << 1, DMAIDONE = 1 << 3, RSCFRSTSIZE_MASK = 0x1F << 17, BIT_25 = 1 << 25, BIT_26 = 1 << 26 };
     RXPBSIZE    0x03C00 [8 x 4] RW reset 0x0008_0000 "8.2.3.8.9" "Receive Packet Buffer Size" { KIB_SHIFT = 10 };
     RXCTRL      0x03000 RW writable RXCTRL_BITS "8.2.3.8.10" "Receive Control" { RXEN = 1 << 0, DMBYPS = 1 << 1 };
-    RSCCTL      0x0102C [64 x 0x40 then 64 at 0x0D02C] RW "8.2.3.8.13" "RSC Control" { RSCEN = 1 << 0, MAXDESC_SHIFT = 2 };
-    RSCDBU      0x03028 RW reset 0x0000_0020 "8.2.3.8.14" "RSC Data Buffer Control";
+    RSCCTL      0x0102C [64 x 0x40 then 64 at 0x0D02C] RW "8.2.3.8.13" "RSC Control" { RSCEN = 1 << 0, MAXDESC_SHIFT = 2, MAXDESC_MASK = 0x3 << 2 };
+    RSCDBU      0x03028 RW reset 0x0000_0020 "8.2.3.8.14" "RSC Data Buffer Control" { RSCACKDIS = 1 << 7 };
     RDDCC       0x02F20 RW "8.2.3.8" "Receive Descriptor Done Cache Control";
     RXMEMWRAP   0x03190 RO "8.2.3.8" "Receive Packet Buffer Flush Detect";
     DROPEN      0x03D04 RW "8.2.3.8" "Drop Enable";
