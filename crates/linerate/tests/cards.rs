@@ -342,6 +342,33 @@ fn registers_are_written_in_the_datasheets_order() {
     }
 }
 
+/// Coalescing is set up after interrupts, whose throttle bounds its time, and for a queue before it is enabled (4.6.7.2).
+#[test]
+fn coalescing_is_set_up_before_queues_start() {
+    const RECEIVE: &str = "RDBAL RDBAH RDLEN SRRCTL RSCCTL RDH RDT RXDCTL RDT";
+    let millisecond = Duration::from_millis(1);
+    for (interrupts, set_up, microseconds) in [
+        (None, "CTRL_EXT RSCDBU PSRTYPE EITR IVAR RSSRK", 50),
+        (Some(Duration::ZERO), "CTRL_EXT GPIE EIAC EIAM EITR IVAR RSCDBU PSRTYPE EITR IVAR RSSRK", 10),
+        (Some(millisecond), "CTRL_EXT GPIE EIAC EIAM EITR IVAR RSCDBU PSRTYPE RSSRK", 1000),
+    ] {
+        let (card, ..) = wired(CardKind::X540);
+        let traced = Traced { card: card.clone(), steps: Arc::default() };
+        let mut config = config(&card, &pool());
+        (config.options.offloads, config.options.interrupts) = (true, interrupts);
+        let mut device = Ixgbe::open(traced.clone(), Arc::new(traced.clone()), config).unwrap();
+        let steps = written(&traced);
+        assert!(steps.contains(set_up), "{interrupts:?}: {steps}");
+        let interval = registers(&card).read(EITR::at(0)) >> EITR::INTERVAL_SHIFT & EITR::INTERVAL_MASK;
+        assert_eq!(interval * 2, microseconds);
+        let rx = device.rx(0).unwrap();
+        let steps = written(&traced);
+        assert!(steps.starts_with(RECEIVE), "{steps}");
+        drop((rx, device));
+        assert_eq!(card.breaches(), []);
+    }
+}
+
 /// 8.2.3.1.3: the driver reports to the firmware when it is loaded and unloaded.
 #[test]
 fn firmware_is_told_that_the_driver_is_unloaded() {

@@ -197,6 +197,11 @@ impl Fake {
         self.device.pool().clone()
     }
 
+    /// Returns the count of malformed packets.
+    pub fn malformed(&self) -> u64 {
+        self.device.statistics().unwrap().drops.malformed
+    }
+
     pub fn statistics(&self) -> QueueStatistics {
         self.device.queue_statistics()
     }
@@ -243,6 +248,33 @@ impl Card {
             words[self.rx_head * 2].store(!word, Relaxed);
             words[self.rx_head * 2 + 1].store(*word, Relaxed);
             self.rx_head = (self.rx_head + usize::from(word & receive::DD != 0)) % RING;
+        }
+    }
+
+    /// Writes the descriptors of a coalesced packet, beginning with those that the card owns: counts of segments,
+    /// lengths, distances to the next descriptor, and status bits. Each buffer that the card owns begins with the
+    /// headers of a TCP packet of `len` bytes.
+    pub fn coalesce(&mut self, len: u16, parts: &[(u64, u64, u64, u64)]) {
+        let words = words(&self.rings, 0, RING * 2);
+        for &(count, length, next, status) in parts {
+            let descriptor = &words[self.rx_head * 2..][..2];
+            let buffer = descriptor[0].load(Relaxed).wrapping_sub(PACKETS) as usize;
+            if buffer < self.packets.len() - 2048 {
+                let mut bytes = [2; 64];
+                bytes[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6]);
+                bytes[16..18].copy_from_slice(&len.to_be_bytes());
+                bytes[20..22].fill(0);
+                bytes[46..48].copy_from_slice(&[0x50, 0x10]);
+                let line = self::words(&self.packets, buffer, 8);
+                for (word, bytes) in line.iter().zip(bytes.chunks_exact(8)) {
+                    word.store(u64::from_le_bytes(bytes.try_into().unwrap()), Relaxed);
+                }
+            }
+            let (next, eop) = ((self.rx_head as u64 + next) % (RING as u64 + 64), status & receive::EOP != 0);
+            descriptor[0].store(count << receive::RSCCNT_SHIFT, Relaxed);
+            let next = if eop { 0 } else { next << receive::NEXTP_SHIFT };
+            descriptor[1].store(status | next | length << receive::LENGTH_SHIFT, Relaxed);
+            self.rx_head = (self.rx_head + 1) % RING;
         }
     }
 

@@ -13,6 +13,7 @@ use linerate_core::port::{Counters, Rss, Scale, Statistics};
 use linerate_spec::Register;
 use linerate_spec::x82599::STATUS;
 
+use super::chains::MOST_PACKETS;
 use super::metadata::{filter, metadata};
 use super::{Controller, Entries};
 use crate::nic::{Config, check_bus};
@@ -146,10 +147,13 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     ///
     /// If the longest frame fits after the headroom, the size is rounded up: the card drops frames longer than
     /// `MAXFRS`, so it cannot write beyond the buffer. Otherwise the size is rounded down, and long frames become
-    /// chains.
+    /// chains. Coalesced packets fill buffers to any length, so the size is also rounded down.
     pub(in crate::nic) fn buffer_kib(&self) -> u32 {
         let room = self.config.pool.region().room();
-        let kib = if self.longest_written() <= room { self.longest_written().div_ceil(1024) } else { room / 1024 };
+        let kib = match self.longest_written() <= room && !self.is_coalescing() {
+            true => self.longest_written().div_ceil(1024),
+            false => room / 1024,
+        };
         kib.min(16) as u32
     }
 
@@ -161,7 +165,32 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
 
     /// Returns where the card writes in a buffer.
     pub(in crate::nic) fn placement(&self) -> Placement {
-        Placement::new(self.config.pool.region(), self.longest_written())
+        let region = self.config.pool.region();
+        let longest = if self.is_coalescing() { self.buffer_kib() as usize * 1024 } else { self.longest_written() };
+        Placement::new(region, longest)
+    }
+
+    /// Returns whether the card coalesces received TCP segments.
+    pub(in crate::nic) fn is_coalescing(&self) -> bool {
+        C::COALESCES && self.config.options.offloads
+    }
+
+    /// Returns the most buffers of a coalesced packet: 16, 8, 4 or 1. Together they have at most 64 KiB minus one
+    /// (4.6.7.2.2).
+    pub(in crate::nic) fn most_coalesced(&self) -> usize {
+        let fits = |count: &usize| count * (self.buffer_kib() as usize) < 64;
+        [16, 8, 4].into_iter().find(fits).unwrap_or(1)
+    }
+
+    /// Returns the most slots of a received packet.
+    pub(super) fn most_slots(&self) -> usize {
+        let of_frame = self.longest_written().div_ceil(self.longest_slot());
+        if self.is_coalescing() { of_frame.max(self.most_coalesced()) } else { of_frame }
+    }
+
+    /// Returns the most slots of a queue's incomplete packets.
+    pub(super) fn most_partial(&self) -> usize {
+        self.most_slots() * if self.is_coalescing() { MOST_PACKETS } else { 1 }
     }
 
     /// Returns the largest valid length in a receive descriptor.
@@ -435,7 +464,8 @@ pub(super) fn check<C: Controller>(config: &Config) -> Result<()> {
         return Err(Error::new(ErrorKind::BadOption, port(), why));
     }
     let region = config.pool.region();
-    if region.room() < config.options.max_frame.min(1024) {
+    let is_coalescing = C::COALESCES && config.options.offloads;
+    if region.room() < if is_coalescing { 1024 } else { config.options.max_frame.min(1024) } {
         return Err(Error::buffer_too_small(
             port(),
             region.buffer_size(),

@@ -7,6 +7,7 @@
 //! - [`spec::descriptor`](linerate_spec::descriptor): the words of a descriptor
 //! - `offload`: sending packets whose checksum or segmentation the card does; `context`: their descriptors
 //! - `described`: receive queues that note checksums, hashes and headers; `metadata`: these in a descriptor
+//! - `coalesced`: receive queues of cards that coalesce TCP segments; `chains`: the beginnings of their packets
 //! - `clock`: the card's clock, and the times of packets
 //! - `ring`: descriptors in memory, and the buffer of each
 //! - `vector`: the loops of `queue` with vector instructions
@@ -16,7 +17,9 @@
 //! - `hardware`: registers, bounded waits, the state that queues share
 //! - this file: the control side, [`Intel`]
 
+mod chains;
 mod clock;
+mod coalesced;
 mod context;
 mod described;
 mod hardware;
@@ -33,6 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use clock::{ClockRegisters, PTP};
+use coalesced::CoalescedRx;
 pub use hardware::Hardware;
 use linerate_core::error::{Error, Result};
 use linerate_core::filter::{Filter, Match};
@@ -67,6 +71,8 @@ pub trait Controller: Sized + Send + Sync + 'static {
     const MAX_FRAME: usize;
     /// Bits of a receive descriptor's word 1 for a MAC error.
     const RX_ERRORS: u64;
+    /// The card can coalesce received TCP segments.
+    const COALESCES: bool = false;
     /// The bit of word 1 for a wrong IPv4 header checksum.
     const IP_ERROR: u64;
     /// The bit of word 1 for a wrong layer-4 checksum.
@@ -112,6 +118,9 @@ pub trait Controller: Sized + Send + Sync + 'static {
 
     /// Gives each receive queue its own interrupt, throttled; all are masked.
     fn set_interrupts<B: Bar>(hardware: &Hardware<B, Self>, queues: u16, throttle: Duration);
+    /// Lets the card coalesce segments for the first `queues` queues, each packet for a short time. With interrupts, they
+    /// are already [set](Controller::set_interrupts).
+    fn set_coalescing<B: Bar>(_hardware: &Hardware<B, Self>, _queues: u16) {}
     /// Unmasks a queue's interrupt once. If a packet has already arrived, the card raises the interrupt immediately.
     fn allow_interrupt<B: Bar>(hardware: &Hardware<B, Self>, queue: u16);
     /// Masks a queue's interrupt.
@@ -205,6 +214,9 @@ impl<B: Bar, C: Controller> Intel<B, C> {
 
     fn start_rx<L: Locate>(&self, queue: u16, addresses: L) -> Result<Box<dyn Receive>> {
         let rx = IntelRx::start(&self.hardware, queue, addresses)?;
+        if self.hardware.is_coalescing() {
+            return Ok(Box::new(Rx::new(CoalescedRx::new(rx))));
+        }
         Ok(match self.hardware.config.options.metadata {
             false => Box::new(Rx::new(rx)),
             true => Box::new(Rx::new(Described(rx))),
@@ -215,6 +227,9 @@ impl<B: Bar, C: Controller> Intel<B, C> {
         C::bring_up(&self.hardware)?;
         if let Some(throttle) = self.hardware.config.options.interrupts {
             C::set_interrupts(&self.hardware, self.hardware.config.options.rx_queues, throttle);
+        }
+        if self.hardware.is_coalescing() {
+            C::set_coalescing(&self.hardware, self.hardware.config.options.rx_queues);
         }
         let rss = self.rss.clone();
         self.set_rss(&rss)?;
@@ -244,7 +259,10 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
             class: config.class,
             mbits: C::MBITS,
             timestamps: false,
-            capabilities: Capabilities::default().with(&FEATURES).with_if(C::Entries::EXIST, &RULES),
+            capabilities: Capabilities::default()
+                .with(&FEATURES)
+                .with_if(C::Entries::EXIST, &RULES)
+                .with_if(self.hardware.is_coalescing(), &[Feature::ReceiveSegments]),
         }
     }
 

@@ -181,7 +181,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     /// Returns descriptors to the card. Small batches share a doorbell, which is rung at the latest by a call that
     /// receives no packet.
     #[inline(always)]
-    fn return_descriptors(&mut self, received: usize) {
+    pub(super) fn return_descriptors(&mut self, received: usize) {
         let owed = self.ring.since(self.tail);
         if owed >= REFILL_BATCH || owed > 0 && received == 0 {
             self.return_all();
@@ -273,7 +273,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
 
     /// Returns word 1 of the next descriptor, with its DD bit.
     #[inline(always)]
-    fn status(&self) -> u64 {
+    pub(super) fn status(&self) -> u64 {
         self.ring.descriptor()[1].load(Acquire)
     }
 
@@ -349,7 +349,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
 
     /// Returns the next descriptor to the card with the buffer in `bufs`.
     #[inline(always)]
-    fn refill(&mut self) {
+    pub(super) fn refill(&mut self) {
         let data = self.placement.data(*self.ring.buf());
         let descriptor = self.ring.descriptor();
         descriptor[0].store(self.addresses.locate(data), Relaxed);

@@ -32,9 +32,8 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         counters: Arc<QueueCounters>,
     ) -> Result<IntelRx<B, C, L>> {
         let pool = &hardware.config.pool;
-        // The ring's buffers, and those of a partially received packet.
-        let reservation =
-            pool.reserve(descriptors.len() + hardware.longest_written().div_ceil(hardware.longest_slot()))?;
+        // The ring's buffers, and those of partially received packets.
+        let reservation = pool.reserve(descriptors.len() + hardware.most_partial())?;
         let Some(bufs) = pool.take(descriptors.len()) else {
             let (buffers, needed) = (pool.available(), descriptors.len());
             return Err(Error::pool_exhausted(buffers, needed));

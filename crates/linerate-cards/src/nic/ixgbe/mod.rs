@@ -68,6 +68,7 @@ impl Controller for X82599 {
     const MAX_INTERRUPTS: u16 = 16;
     const MAX_FRAME: usize = 9728;
     const RX_ERRORS: u64 = descriptor::receive::RXE_82599;
+    const COALESCES: bool = true;
     const IP_ERROR: u64 = descriptor::receive::IPE_82599;
     const L4_ERROR: u64 = descriptor::receive::L4E_82599;
     type Entries = rules::Tables;
@@ -108,7 +109,15 @@ impl Controller for X82599 {
         // With one queue, a frame without a descriptor waits in the card's packet buffer. With several queues, a full
         // queue must not hold up the other queues (8.2.3.8.7).
         let drop = if hardware.config.options.rx_queues > 1 { SRRCTL::DROP_EN } else { 0 };
-        hardware.write(SRRCTL(queue), hardware.buffer_kib() | SRRCTL::DESCTYPE_ADVANCED | drop);
+        let (coalesced, header) = match (hardware.is_coalescing(), hardware.most_coalesced().ilog2()) {
+            (false, _) => (None, 0),
+            // 4.6.7.2.1: a header size of 128 bytes, although headers are not split. 8.2.3.8.13: 1, 4, 8 or 16 buffers.
+            (true, log) => {
+                (Some(RSCCTL::RSCEN | log.saturating_sub(1) << RSCCTL::MAXDESC_SHIFT), SRRCTL::BSIZEHEADER_128)
+            }
+        };
+        hardware.write(SRRCTL(queue), hardware.buffer_kib() | header | SRRCTL::DESCTYPE_ADVANCED | drop);
+        coalesced.inspect(|&bits| hardware.write(RSCCTL(queue), bits));
         hardware.write(RDH(queue), 0);
         hardware.write(RDT(queue), 0);
         hardware.set(RXDCTL(queue), RXDCTL::ENABLE);
@@ -205,6 +214,10 @@ impl Controller for X82599 {
 
     fn set_interrupts<B: Bar>(hardware: &Hardware<B, X82599>, queues: u16, throttle: Duration) {
         hardware.init_interrupts(queues, throttle);
+    }
+
+    fn set_coalescing<B: Bar>(hardware: &Hardware<B, X82599>, queues: u16) {
+        hardware.init_coalescing(queues);
     }
 
     fn allow_interrupt<B: Bar>(hardware: &Hardware<B, X82599>, queue: u16) {
