@@ -19,6 +19,7 @@ pub static CARD: PortKind = PortKind {
     description: Description {
         form: Form::Other("PCI addresses", is_address),
         options: DRIVER,
+        large_buffers: Some(("offloads", 4096)),
         example: "0000:03:00.0",
         summary: "a card by its PCI address, over vfio or uio",
         page: "cards.md",
@@ -44,6 +45,7 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
 pub static VFIO_USER: PortKind = PortKind {
     description: Description {
         options: DRIVER,
+        large_buffers: Some(("offloads", 4096)),
         feature: "vfio-user",
         example: "vfio-user:/tmp/a",
         summary: "a card that another process serves, as linerate sim does",

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use linerate::kernel::Interface;
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
-use linerate::port::{Access, FRAME_HEADERS, Port, PortClass, PortName, QueueStatistics, Statistics, TakeFromKernel};
+use linerate::port::{
+    Access, FRAME_HEADERS, Feature, Port, PortClass, PortName, QueueStatistics, Statistics, Support, TakeFromKernel,
+};
 use linerate::sim82599::Card;
 use linerate::traffic::Report;
 use linerate::{Error, ErrorKind, Options};
@@ -89,7 +91,10 @@ impl Ports {
         let is_capture = |name: &PortName| name.is_capture_to_read();
         self.sends_chains
             || self.names.iter().any(is_capture)
-            || self.devices.iter().any(|device| device.info().max_frame > device.pool().region().room())
+            || self.devices.iter().any(|device| {
+                device.capabilities().of(Feature::ReceiveSegments) != Support::None
+                    || device.info().max_frame > device.pool().region().room()
+            })
     }
 
     /// Returns the models among the ports.
@@ -221,6 +226,10 @@ fn buffer_count(names: &[PortName], options: &RunOptions) -> usize {
 fn pool(names: &[PortName], options: &RunOptions) -> Result<Arc<Pool>, Error> {
     // Room for the longest frame after the headroom; 1,500 bytes fit 2 KiB.
     let size = if options.mtu <= 1500 { 2048 } else { (options.mtu + 1024).next_power_of_two() };
+    // Cards coalesce into whole KiB of buffers: 3 of 4, but only 1 of 2.
+    let coalesces =
+        |name: &PortName| matches!(name.class(), PortClass::Card | PortClass::ServedCard | PortClass::Model);
+    let size = if options.offloads && names.iter().any(coalesces) { size.max(4096) } else { size };
     // AF_XDP buffers are at most one page; longer frames become chains.
     let size = if names.iter().any(PortName::is_xdp) { size.min(4096) } else { size };
     let buffer_size = names.iter().map(PortName::buffer_size).fold(size.into(), usize::max);
