@@ -99,6 +99,53 @@ impl Register {
     }
 }
 
+/// A counter of a card: a register that a read clears, or two of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Counter {
+    /// The register, or the one with the low half. A read of it latches the high half.
+    pub low: Register,
+    /// The register with the high half, if the counter has two.
+    pub high: Option<Register>,
+}
+
+impl Counter {
+    /// The last parts of the names of counters by length, for example `PRC64`.
+    const SIZES: [&str; 6] = ["64", "127", "255", "511", "1023", "1522"];
+
+    /// Returns the counters of all registers of a map for which `is_counter` returns true. Registers whose names differ
+    /// in the last letter, L and H, are one counter.
+    fn all(map: &'static [&'static Definition], is_counter: fn(&Definition) -> bool) -> impl Iterator<Item = Counter> {
+        let other_half = move |definition: &Definition, from: char, to: &str| {
+            let name = format!("{}{to}", definition.name.strip_suffix(from)?);
+            map.iter().find(|other| other.access == Access::RC && other.name == name)
+        };
+        let counters = map.iter().filter(move |definition| definition.access == Access::RC && is_counter(definition));
+        let counters = counters.filter(move |definition| other_half(definition, 'H', "L").is_none());
+        counters.flat_map(move |definition| {
+            let mut high = other_half(definition, 'L', "H").into_iter().flat_map(|definition| definition.registers());
+            definition.registers().map(move |low| Counter { low, high: high.next() })
+        })
+    }
+
+    /// Returns whether the counter is one of several by the length of a packet.
+    fn is_by_length(&self) -> bool {
+        ["PRC", "PTC"].contains(&self.low.definition.name)
+    }
+}
+
+/// The datasheet's name, for example `GPRC`, `PRC64` or `QPRDC[3]`; for two registers, the part that their names share.
+impl fmt::Display for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Register { number, definition, .. } = self.low;
+        if self.is_by_length() {
+            return write!(f, "{}{}", definition.name, Counter::SIZES[usize::from(number)]);
+        }
+        let name = self.high.map_or(definition.name, |_| definition.name.trim_end_matches('L').trim_end_matches('_'));
+        f.write_str(name)?;
+        if definition.count > 1 { write!(f, "[{number}]") } else { Ok(()) }
+    }
+}
+
 impl fmt::Display for Register {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.definition.name)?;

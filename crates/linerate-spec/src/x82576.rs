@@ -2,7 +2,7 @@
 //!
 //! Names, bits and sections are those of Intel's "82576EB Gigabit Ethernet Controller Datasheet" (revision 2.63).
 
-use super::{Access, Register, registers};
+use super::{Access, Counter, Definition, Register, registers};
 
 registers! {
     // 8.2 General
@@ -82,21 +82,41 @@ registers! {
     RXERRC     0x0400C RC "8.18.4" "Receive Error Count";
     MPC        0x04010 RC "8.18.5" "Missed Packets Count";
     RLEC       0x04040 RC "8.18.13" "Receive Length Error Count";
+    XONRXC     0x04048 RC "8.18.14" "XON Received Count";
+    XONTXC     0x0404C RC "8.18.15" "XON Transmitted Count";
+    XOFFRXC    0x04050 RC "8.18.16" "XOFF Received Count";
+    XOFFTXC    0x04054 RC "8.18.17" "XOFF Transmitted Count";
+    FCRUC      0x04058 RC "8.18.18" "Flow Control Received Unsupported Count";
+    PRC        0x0405C [6 x 4] RC "8.18.19" "Packets Received of 64, 127, 255, 511, 1023 and more bytes";
     GPRC       0x04074 RC "8.18.25" "Good Packets Received Count";
+    BPRC       0x04078 RC "8.18.26" "Broadcast Packets Received Count";
+    MPRC       0x0407C RC "8.18.27" "Multicast Packets Received Count";
     GPTC       0x04080 RC "8.18.28" "Good Packets Transmitted Count";
     GORCL      0x04088 RC "8.18.29" "Good Octets Received Count Low";
     GORCH      0x0408C RC "8.18.29" "Good Octets Received Count High";
     GOTCL      0x04090 RC "8.18.30" "Good Octets Transmitted Count Low";
     GOTCH      0x04094 RC "8.18.30" "Good Octets Transmitted Count High";
+    RNBC       0x040A0 RC "8.18.31" "Receive No Buffers Count";
     RUC        0x040A4 RC "8.18.32" "Receive Undersize Count";
     RFC        0x040A8 RC "8.18.33" "Receive Fragment Count";
     ROC        0x040AC RC "8.18.34" "Receive Oversize Count";
     RJC        0x040B0 RC "8.18.35" "Receive Jabber Count";
+    TPR        0x040D0 RC "8.18" "Total Packets Received";
+    TPT        0x040D4 RC "8.18" "Total Packets Transmitted";
+    PTC        0x040D8 [6 x 4] RC "8.18" "Packets Transmitted of 64, 127, 255, 511, 1023 and more bytes";
+    MPTC       0x040F0 RC "8.18" "Multicast Packets Transmitted Count";
+    BPTC       0x040F4 RC "8.18" "Broadcast Packets Transmitted Count";
     RQDPC      0x0C030 [16 x 0x40] RC "8.18.58" "Receive Queue Drop Packet Count";
 }
 
 /// Returns the counters of the card, without those of its queues.
 pub fn statistics() -> impl Iterator<Item = Register> {
-    let of_card = MAP.iter().filter(|definition| definition.access == Access::RC && definition.count == 1);
-    of_card.flat_map(|definition| definition.registers())
+    let is_of_card = |definition: &&&Definition| definition.access == Access::RC && definition.name != RQDPC::NAME;
+    MAP.iter().filter(is_of_card).flat_map(|definition| definition.registers())
+}
+
+/// Returns the counters of the card, and of its receive queues below `queues`.
+pub fn counters(queues: u16) -> impl Iterator<Item = Counter> {
+    let is_used = move |counter: &Counter| counter.low.definition.name != RQDPC::NAME || counter.low.number < queues;
+    Counter::all(MAP, |_| true).filter(is_used)
 }

@@ -3,7 +3,7 @@
 //! Names, bits and sections are those of Intel's "82599 10 GbE Controller Datasheet" (331520). Sections that begin with
 //! "X540" or "X550" are those of that card's datasheet.
 
-use super::{Access, Register, registers};
+use super::{Access, Counter, Register, registers};
 
 /// Queues per direction.
 pub const QUEUES: u16 = 128;
@@ -493,4 +493,16 @@ registers! {
 pub fn statistics() -> impl Iterator<Item = Register> {
     let counters = MAP.iter().filter(|definition| definition.access == Access::RC);
     counters.flat_map(|definition| definition.registers())
+}
+
+/// Returns the counters of section 8.2.3.23 and the flow director's matches. Of counters by queue, only the first
+/// counts if `RQSMR` and `TQSM` are 0; of counters by traffic class, only the first without DCB.
+pub fn counters() -> impl Iterator<Item = Counter> {
+    /// The 82598's places of registers, and registers of the X540 alone.
+    const OTHERS: [&str; 8] = ["LXONRXC", "LXOFFRXC", "PXONRXC", "PXOFFRXC", "O2BGPTC", "B2OSPC", "O2BSPC", "B2OGPRC"];
+    let counters = Counter::all(MAP, |definition| {
+        let is_statistic = definition.section == "8.2.3.23" && !OTHERS.contains(&definition.name);
+        is_statistic || [FDIRMATCH::NAME, FDIRMISS::NAME].contains(&definition.name)
+    });
+    counters.filter(|counter| counter.low.number == 0 || counter.is_by_length())
 }

@@ -73,6 +73,14 @@ pub trait Device: Send {
         Ok(Statistics::default())
     }
 
+    /// As [`Port::register_counters`](super::Port::register_counters).
+    ///
+    /// # Errors
+    /// [`Gone`](crate::ErrorKind::Gone).
+    fn register_counters(&self) -> Result<Vec<(String, u64)>> {
+        Ok(Vec::new())
+    }
+
     /// Returns the counters of each queue.
     fn queue_statistics(&self) -> QueueStatistics {
         QueueStatistics::default()

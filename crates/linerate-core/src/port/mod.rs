@@ -264,6 +264,33 @@ impl Port {
         self.device.statistics()
     }
 
+    /// Returns the counters in the card's registers since the port was opened, under the datasheet's names (82599
+    /// section 8.2.3.23, 82576 section 8.18). A counter of two registers has the part that their names share: `GORC`.
+    /// Ports without such registers return an empty list.
+    ///
+    /// These registers have 32 bits and stop at their maximum. At 10 Gbit/s, call this at least every 4 minutes if you
+    /// need all counts.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// # let [mut port] = linerate::open(["sim:registers?wire=sink"])?;
+    /// # let (mut tx, mut batch) = (port.tx(0)?, linerate::Batch::new());
+    /// batch.push(port.pool(), &[7; 60]);
+    /// tx.send(&mut batch);
+    /// # let start = std::time::Instant::now();
+    /// # while port.statistics()?.tx_packets < 1 && start.elapsed().as_secs() < 10 {}
+    /// // After the card has sent the packet:
+    /// let counters = port.register_counters()?;
+    /// assert!(counters.contains(&("PTC64".to_string(), 1)));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Gone`](crate::ErrorKind::Gone).
+    pub fn register_counters(&self) -> Result<Vec<(String, u64)>> {
+        self.device.register_counters()
+    }
+
     /// Returns the counters of each queue. Reading them does not slow the queues.
     ///
     /// ```

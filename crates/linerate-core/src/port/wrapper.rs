@@ -238,6 +238,10 @@ impl<W: Wrapper> Device for Wrapped<W> {
         Ok(self.wrapper.statistics(self.inner.statistics()?))
     }
 
+    fn register_counters(&self) -> Result<Vec<(String, u64)>> {
+        self.inner.register_counters()
+    }
+
     fn queue_statistics(&self) -> QueueStatistics {
         self.wrapper.queue_statistics(self.inner.queue_statistics())
     }

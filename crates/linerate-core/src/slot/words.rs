@@ -1,7 +1,7 @@
 //! Slots in transit between threads.
 #![allow(unsafe_code)]
 
-use super::{MORE, Slot};
+use super::{MORE, Slot, UNFINISHED};
 
 impl Slot {
     /// Returns slots as words, to pass them to another thread. Each word may be turned back into a slot only once.

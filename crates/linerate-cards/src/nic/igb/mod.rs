@@ -10,11 +10,11 @@
 use std::time::Duration;
 
 use linerate_core::error::{ErrorKind, Result};
-use linerate_core::port::{Link, Rss, Statistics};
+use linerate_core::port::{Drops, Link, Rss, Statistics};
 use linerate_spec::x82576::*;
-use linerate_spec::{Register, descriptor};
+use linerate_spec::{Counter, Register, descriptor};
 
-use super::intel::{ClockRegisters, Controller, Hardware, Intel, NoEntries, PTP, Semaphores};
+use super::intel::{CardCounters, ClockRegisters, Controller, Hardware, Intel, NoEntries, PTP, Semaphores};
 pub use super::{Config, DEFAULT_FRAME};
 use crate::pci::Bar;
 
@@ -261,22 +261,31 @@ impl Controller for X82576 {
         u64::from(high) << 32 | u64::from(low)
     }
 
-    /// Adds up the card's counters (section 8.18). `GORC` counts CRCs although they are stripped.
-    fn count<B: Bar>(hardware: &Hardware<B, X82576>, sum: &mut Statistics) {
+    /// Uses the counters of section 8.18. `GORC` counts CRCs although they are stripped.
+    fn count<B: Bar>(counters: &mut CardCounters<'_, B, X82576>) -> Statistics {
         const CRC: u64 = 4;
-        let packets = hardware.counter(GPRC);
-        sum.rx_packets += packets;
-        sum.rx_bytes += hardware.wide_counter(GORCL, GORCH).saturating_sub(packets * CRC);
-        sum.tx_packets += hardware.counter(GPTC);
-        sum.tx_bytes += hardware.wide_counter(GOTCL, GOTCH);
+        let (rx_packets, rx_octets) = (counters.sum(GPRC), counters.wide_sum(GORCL, GORCH));
+        let (tx_packets, tx_octets) = (counters.sum(GPTC), counters.wide_sum(GOTCL, GOTCH));
+        let queues = 0..counters.hardware.config.options.rx_queues;
+        let drops = Drops {
+            no_descriptor: counters.sum(MPC) + queues.map(|queue| counters.sum(RQDPC(queue))).sum::<u64>(),
+            bad_crc: counters.sum(CRCERRS),
+            undersize: counters.sum(RUC),
+            oversize: counters.sum(ROC),
+            bad_frame: counters.sum(RXERRC) + counters.sum(RLEC) + counters.sum(RFC) + counters.sum(RJC),
+            ..Drops::default()
+        };
+        Statistics {
+            rx_packets,
+            rx_bytes: rx_octets.saturating_sub(rx_packets * CRC),
+            tx_packets,
+            tx_bytes: tx_octets.saturating_sub(tx_packets * CRC),
+            drops,
+        }
+    }
 
-        let queues = (0..hardware.config.options.rx_queues).map(|queue| hardware.counter(RQDPC(queue))).sum::<u64>();
-        sum.drops.no_descriptor += hardware.counter(MPC) + queues;
-        sum.drops.bad_crc += hardware.counter(CRCERRS);
-        sum.drops.undersize += hardware.counter(RUC);
-        sum.drops.oversize += hardware.counter(ROC);
-        sum.drops.bad_frame +=
-            hardware.counter(RXERRC) + hardware.counter(RLEC) + hardware.counter(RFC) + hardware.counter(RJC);
+    fn counters(queues: u16) -> Vec<Counter> {
+        counters(queues).collect()
     }
 }
 

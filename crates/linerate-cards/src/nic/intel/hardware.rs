@@ -1,6 +1,7 @@
 //! A card's registers, the state that its queues share, and bounded waits.
 #![allow(unsafe_code)]
 
+use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +10,7 @@ use std::time::Duration;
 use linerate_core::error::{Error, ErrorKind, Result};
 use linerate_core::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Mapping, Placement};
 use linerate_core::metadata::Metadata;
-use linerate_core::port::{Counters, Rss, Scale, Statistics};
+use linerate_core::port::{Counters, Rss, Scale};
 use linerate_spec::Register;
 use linerate_spec::x82599::STATUS;
 
@@ -25,6 +26,9 @@ const DESCRIPTOR: usize = 16;
 /// The bit of an entry of `marks` that has a mark.
 const HAS_MARK: u64 = 1 << 32;
 
+/// The sums of the counters that were read since the card was opened, by the offset of the low register.
+pub(super) type Sums = HashMap<u32, u64>;
+
 /// One card, shared by its [`Intel`](super::Intel) and its queues. Dropping the last reference stops the card before
 /// its memory is freed.
 pub struct Hardware<B: Bar, C: Controller> {
@@ -33,8 +37,8 @@ pub struct Hardware<B: Bar, C: Controller> {
     pub(super) counters: Counters,
     /// The interrupt of each receive queue, or none.
     pub(super) interrupts: Box<[Arc<Interrupt>]>,
-    /// The card's counters so far; bytes sent include CRCs.
-    totals: Mutex<Statistics>,
+    /// The card's counters so far.
+    sums: Mutex<Sums>,
     /// Descriptor rings: all receive queues', then all transmit queues'.
     rings: DmaMap,
     packets: DmaMap,
@@ -104,7 +108,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             bar,
             counters: Counters::new(&config),
             interrupts,
-            totals: Mutex::default(),
+            sums: Mutex::default(),
             rings,
             packets,
             receiving: Mutex::default(),
@@ -139,8 +143,8 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     }
 
     /// Returns the card's counters so far.
-    pub(super) fn totals(&self) -> MutexGuard<'_, Statistics> {
-        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn sums(&self) -> MutexGuard<'_, Sums> {
+        self.sums.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the buffer size to write to `SRRCTL.BSIZEPACKET`, in KiB (section 8.2.3.8.7).
@@ -204,15 +208,6 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
 
     pub(in crate::nic) fn write(&self, register: impl Into<Register>, value: u32) {
         self.bar.write(register.into().offset, value);
-    }
-
-    pub(in crate::nic) fn counter(&self, register: impl Into<Register>) -> u64 {
-        u64::from(self.read(register))
-    }
-
-    /// Reads a counter of two registers. Reading the low half latches the high half.
-    pub(in crate::nic) fn wide_counter(&self, low: impl Into<Register>, high: impl Into<Register>) -> u64 {
-        self.counter(low) | self.counter(high) << 32
     }
 
     /// Sets bits of a register.

@@ -14,6 +14,7 @@
 //! - `start`: starting and stopping a queue; where its buffers come from and go to
 //! - `rules`: the entries of rules in a card's tables of filters
 //! - `semaphore`: resources shared with firmware
+//! - `counters`: the card's counters, by register and as statistics
 //! - `hardware`: registers, bounded waits, the state that queues share
 //! - this file: the control side, [`Intel`]
 
@@ -21,6 +22,7 @@ mod chains;
 mod clock;
 mod coalesced;
 mod context;
+mod counters;
 mod described;
 mod hardware;
 mod metadata;
@@ -37,16 +39,17 @@ use std::time::Duration;
 
 pub use clock::{ClockRegisters, PTP};
 use coalesced::CoalescedRx;
+pub use counters::CardCounters;
 pub use hardware::Hardware;
 use linerate_core::error::{Error, Result};
 use linerate_core::filter::{Filter, Match};
 use linerate_core::memory::{Addresses, Locate, Pool};
 use linerate_core::port::{
-    Action, Capabilities, Clock, Device, Drops, Feature, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Rule,
-    RuleId, Rules, Rx, Statistics, Transmit, Tx,
+    Action, Capabilities, Clock, Device, Feature, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Rule, RuleId,
+    Rules, Rx, Statistics, Transmit, Tx,
 };
-use linerate_spec::Register;
 use linerate_spec::x82599::RAH;
+use linerate_spec::{Counter, Register};
 use queue::{IntelRx, IntelTx};
 pub use rules::{NoEntries, Refused};
 pub(super) use semaphore::Semaphores;
@@ -137,8 +140,10 @@ pub trait Controller: Sized + Send + Sync + 'static {
     /// Returns the nanoseconds of the halves of the counter, or of a packet's time.
     fn nanoseconds<B: Bar>(hardware: &Hardware<B, Self>, low: u32, high: u32) -> u64;
 
-    /// Adds the card's counters since the last call to `sum`; bytes sent include CRCs.
-    fn count<B: Bar>(hardware: &Hardware<B, Self>, sum: &mut Statistics);
+    /// Returns the card's statistics since it was opened, from the sums of its counters.
+    fn count<B: Bar>(counters: &mut CardCounters<'_, B, Self>) -> Statistics;
+    /// Returns all of the card's counters, with those of its receive queues below `queues`.
+    fn counters(queues: u16) -> Vec<Counter>;
 }
 
 /// The entries of rules in a card's tables. A value is the state of the tables; [`write`](Entries::write) brings the
@@ -288,6 +293,10 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
         self.hardware.statistics()
     }
 
+    fn register_counters(&self) -> Result<Vec<(String, u64)>> {
+        self.hardware.register_counters()
+    }
+
     fn queue_statistics(&self) -> QueueStatistics {
         self.hardware.counters.by_queue()
     }
@@ -363,29 +372,7 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
         let hardware = &self.hardware;
         hardware.counters.check_free(&hardware.config)?;
         // Save the counters before the reset clears them.
-        hardware.statistics()?;
+        hardware.register_counters()?;
         self.bring_up()
-    }
-}
-
-impl<B: Bar, C: Controller> Hardware<B, C> {
-    /// Returns the card's and the queues' counters.
-    ///
-    /// The card's counters have 32 bits and are cleared by reading; each call adds them to the totals. They stop at
-    /// their maximum, which takes at least 288 s at 10 Gbit/s.
-    fn statistics(&self) -> Result<Statistics> {
-        self.check_alive()?;
-        const CRC: u64 = 4;
-        let mut sum = self.totals();
-        C::count(self, &mut sum);
-        self.free_stale_time();
-        let queues = self.counters.sum().drops;
-        let drops = Drops {
-            no_buffer: queues.no_buffer,
-            malformed: queues.malformed,
-            tx_too_long: queues.tx_too_long,
-            ..sum.drops
-        };
-        Ok(Statistics { tx_bytes: sum.tx_bytes.saturating_sub(sum.tx_packets * CRC), drops, ..*sum })
     }
 }

@@ -17,11 +17,11 @@ mod rules;
 use std::time::Duration;
 
 use linerate_core::error::Result;
-use linerate_core::port::{Link, Rss, Statistics};
+use linerate_core::port::{Drops, Link, Rss, Statistics};
 use linerate_spec::x82599::*;
-use linerate_spec::{Register, descriptor};
+use linerate_spec::{Counter, Register, descriptor};
 
-use super::intel::{ClockRegisters, Controller, Hardware, Intel, PTP};
+use super::intel::{CardCounters, ClockRegisters, Controller, Hardware, Intel, PTP};
 pub use super::{Config, DEFAULT_FRAME};
 use crate::pci::Bar;
 
@@ -264,23 +264,28 @@ impl Controller for X82599 {
         }
     }
 
-    /// Adds up the card's counters (section 8.2.3.23).
-    fn count<B: Bar>(hardware: &Hardware<B, X82599>, sum: &mut Statistics) {
+    /// Uses the counters of section 8.2.3.23.
+    fn count<B: Bar>(counters: &mut CardCounters<'_, B, X82599>) -> Statistics {
+        const CRC: u64 = 4;
         // RQSMR stays 0, so the first counter of each kind covers all queues. QPRC counts packets written to memory;
         // GPRC would also count packets without a descriptor. QBRC excludes stripped CRCs.
-        sum.rx_packets += hardware.counter(QPRC(0));
-        sum.rx_bytes += hardware.wide_counter(QBRC_L(0), QBRC_H(0));
-        // GOTC includes CRCs. A frame sent between the two reads is in GOTC now and in GPTC next time. So `sum` keeps
-        // the card's counts, and CRCs are subtracted from the totals only.
-        sum.tx_packets += hardware.counter(GPTC);
-        sum.tx_bytes += hardware.wide_counter(GOTCL, GOTCH);
+        let (rx_packets, rx_bytes) = (counters.sum(QPRC(0)), counters.wide_sum(QBRC_L(0), QBRC_H(0)));
+        // GOTC includes CRCs. A frame sent between the two reads is in GOTC now and in GPTC next time.
+        let (tx_packets, tx_octets) = (counters.sum(GPTC), counters.wide_sum(GOTCL, GOTCH));
+        let drops = Drops {
+            no_descriptor: counters.sum(RXMPC(0)) + counters.sum(QPRDC(0)),
+            bad_crc: counters.sum(CRCERRS),
+            undersize: counters.sum(RUC),
+            oversize: counters.sum(ROC),
+            bad_frame: counters.sum(RLEC) + counters.sum(ILLERRC) + counters.sum(RFC) + counters.sum(RJC),
+            ..Drops::default()
+        };
+        let tx_bytes = tx_octets.saturating_sub(tx_packets * CRC);
+        Statistics { rx_packets, rx_bytes, tx_packets, tx_bytes, drops }
+    }
 
-        sum.drops.no_descriptor += hardware.counter(RXMPC(0)) + hardware.counter(QPRDC(0));
-        sum.drops.bad_crc += hardware.counter(CRCERRS);
-        sum.drops.undersize += hardware.counter(RUC);
-        sum.drops.oversize += hardware.counter(ROC);
-        sum.drops.bad_frame +=
-            hardware.counter(RLEC) + hardware.counter(ILLERRC) + hardware.counter(RFC) + hardware.counter(RJC);
+    fn counters(_: u16) -> Vec<Counter> {
+        counters().collect()
     }
 }
 
