@@ -63,8 +63,9 @@ fn port_summary(
     let bytes = |bytes: u64| (!is_gone).then_some(bytes);
     let QueueStatistics { rx_slots, tx_slots, rx_no_descriptor } = device.queue_statistics();
     let CaptureCounts { not_ethernet, too_short, surplus, snapped } = capture_counts(device, wire);
+    let registers = device.register_counters().unwrap_or_default();
     let by_wire = model(device).map(|card| card.unsent_by_wire().by_cause());
-    json!({
+    let mut summary = json!({
         "name": device.name(), "rx_slots": rx_slots, "tx_slots": tx_slots,
         "rx_no_descriptor": rx_no_descriptor,
         "rx_packets": statistics.rx_packets, "tx_packets": statistics.tx_packets,
@@ -73,7 +74,11 @@ fn port_summary(
         "undelivered": undelivered(&[*statistics]), "unsent_by_wire": by_wire.map(occurred),
         "capture": {"not_ethernet": not_ethernet, "too_short": too_short, "surplus": surplus, "snapped": snapped},
         "too_long_for_wire": wire.map(|report| report.too_long),
-    })
+    });
+    if !registers.is_empty() {
+        summary["registers"] = occurred(registers);
+    }
+    summary
 }
 
 /// The ports of a run and of its models' wires, each with the number of packets that its interface had dropped on

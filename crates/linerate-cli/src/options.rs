@@ -64,6 +64,9 @@ pub struct RunOptions {
     /// Print one JSON object per line each second instead of a table; the last is the summary
     #[arg(long)]
     pub json: bool,
+    /// At the end, also print the counters in the cards' registers, under the datasheet's names
+    #[arg(long)]
+    pub registers: bool,
     /// Record the arrival times of packets
     #[arg(skip)]
     pub timestamps: bool,

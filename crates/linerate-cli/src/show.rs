@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::inherited::closed_streams;
 use crate::live::Screen;
+use crate::options::RunOptions;
 use crate::rates::{Tick, causes_in_words, scaled, shortened};
 use crate::signals::interrupts;
 use crate::terminal::{note, unwritable};
@@ -29,13 +30,15 @@ pub enum Shown {
 pub struct Show {
     json: bool,
     shown: Shown,
+    /// The summary has the cards' counters by register.
+    registers: bool,
     screen: Option<Screen>,
 }
 
 impl Show {
     /// Creates a display that prints JSON lines, updates the screen, or prints a table each second.
-    pub fn new(json: bool, shown: Shown, screen: Option<Screen>) -> Show {
-        Show { json, shown, screen }
+    pub fn new(options: &RunOptions, shown: Shown, screen: Option<Screen>) -> Show {
+        Show { json: options.json, shown, registers: options.registers, screen }
     }
 
     /// Shows one interval.
@@ -56,7 +59,10 @@ impl Show {
     /// Leaves the full-screen view, and prints the summary, followed by the command's own table.
     pub fn summary(&mut self, summary: &Value, table: &str) {
         self.screen = None;
-        let text = if self.json { format!("{summary}\n") } else { summary_table(&summary["summary"]) + table };
+        let text = match self.json {
+            true => format!("{summary}\n"),
+            false => summary_table(&summary["summary"], self.registers) + table,
+        };
         match self.shown {
             Shown::SummaryOnStderr => note(text.trim_end()),
             _ => print(&text),
@@ -71,8 +77,8 @@ fn columns() -> usize {
     if stdout().is_terminal() { reported.unwrap_or(80) } else { usize::MAX }
 }
 
-/// Returns the summary as a table.
-fn summary_table(summary: &Value) -> String {
+/// Returns the summary as a table, with the cards' counters by register if asked for.
+fn summary_table(summary: &Value, registers: bool) -> String {
     let ports = summary["ports"].as_array().map_or(&[][..], Vec::as_slice);
     let name = |port: &Value| port["name"].as_str().unwrap_or("").to_string();
     let room = ports.iter().map(|port| name(port).chars().count()).max().unwrap_or(0).clamp(8, 24);
@@ -91,6 +97,9 @@ fn summary_table(summary: &Value) -> String {
         if let Some(causes) = causes_in_words(drops.map(|(cause, count)| (cause.as_str(), count.as_u64().unwrap_or(0))))
         {
             text += &format!("{:<room$} dropped  {causes}\n", "");
+        }
+        for (register, count) in port["registers"].as_object().into_iter().flatten().filter(|_| registers) {
+            text += &format!("{:<room$} {register:<10}{count:>11}\n", "");
         }
     }
     let number = |key: &str| &summary[key];
@@ -218,10 +227,10 @@ pub fn drops(drops: &Drops) -> Value {
     occurred(drops.by_cause())
 }
 
-/// Returns the counts by cause that are not 0.
-pub fn occurred<const N: usize>(causes: [(&'static str, u64); N]) -> Value {
-    let causes = causes.into_iter().filter(|&(_, count)| count > 0);
-    Value::Object(causes.map(|(cause, count)| (cause.to_string(), json!(count))).collect::<Map<_, _>>())
+/// Returns the counts by name that are not 0.
+pub fn occurred<N: Into<String>>(counts: impl IntoIterator<Item = (N, u64)>) -> Value {
+    let counts = counts.into_iter().filter(|&(_, count)| count > 0);
+    Value::Object(counts.map(|(name, count)| (name.into(), json!(count))).collect::<Map<_, _>>())
 }
 
 #[cfg(test)]
@@ -250,7 +259,8 @@ mod tests {
             assert!(cause == "malformed" || in_words(cause) != cause, "{cause}");
         }
         let port = json!({"name": "sim:0", "rx_packets": 3, "rx_bytes": 180, "drops": {"undersize": 70}});
-        let text = summary_table(&json!({"command": "sink", "ports": [port], "packets": 3, "active_seconds": 0.5}));
+        let text =
+            summary_table(&json!({"command": "sink", "ports": [port], "packets": 3, "active_seconds": 0.5}), false);
         assert!(text.contains("dropped  70 too short") && !text.contains('{'), "{text}");
     }
 }

@@ -119,3 +119,22 @@ fn the_json_of_each_command_is_as_its_schema_says() {
     let said = text(&expect(0, Command::new("/usr/bin/python3").args([&script, schema, &list])).stdout);
     assert_eq!(said, format!("{}\n", lines.lines().count()));
 }
+
+/// The counters in a card's registers are in the summary, and with `--registers` also in the text.
+#[test]
+fn a_summary_has_the_registers_of_cards() {
+    let words = ["gen", "sim:registers?wire=sink", "--count", "1000", "--seconds", "60"];
+    let shown = text(&expect(0, linerate(&words).arg("--json")).stdout);
+    let summary: serde_json::Value = serde_json::from_str(shown.lines().last().unwrap()).unwrap();
+    let registers = &summary["summary"]["ports"][0]["registers"];
+    assert_eq!((&registers["GPTC"], &registers["PTC64"]), (&1000.into(), &1000.into()), "{shown}");
+    assert!(registers.as_object().unwrap().values().all(|count| count.as_u64() > Some(0)), "{shown}");
+
+    let line = |text: &str| text.lines().find(|line| line.trim_start().starts_with("GPTC ")).map(str::to_string);
+    let with = text(&expect(0, linerate(&words).arg("--registers")).stdout);
+    assert!(line(&with).is_some_and(|line| line.ends_with(" 1000")), "{with}");
+    assert_eq!(line(&text(&expect(0, &mut linerate(&words)).stdout)), None);
+
+    let shown = text(&expect(0, &mut linerate(&["gen", "null:", "--count", "10", "--json", "--seconds", "60"])).stdout);
+    assert!(!shown.contains("\"registers\""), "{shown}");
+}

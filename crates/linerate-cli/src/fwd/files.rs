@@ -74,7 +74,7 @@ impl Files {
             let (moved, bound) = (measured.moved.packets, Some("the capture's end".to_string()));
             measured.shortfalls.push(Shortfall::Count { asked, moved, bound });
         }
-        Show::new(options.json, Shown::Summary, None).summary(&measured.summary(mode.name(), Value::Null), "");
+        Show::new(options, Shown::Summary, None).summary(&measured.summary(mode.name(), Value::Null), "");
         measured.shortfalls.iter().for_each(|shortfall| shortfall.print(options.strict));
         let is_good = measured.is_good() && (!options.strict || measured.shortfalls.is_empty());
         Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })

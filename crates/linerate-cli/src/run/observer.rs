@@ -85,7 +85,7 @@ pub fn display(run: &Run) -> Show {
     let live = &run.live;
     let screen =
         is_wanted.then(|| Screen::enter(title, live.has_rate(), live.can_pause(), live.link().is_some())).flatten();
-    Show::new(json, run.shown, screen)
+    Show::new(&run.options, run.shown, screen)
 }
 
 impl Observer for Show {

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linerate::kernel::Interface;
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
@@ -35,6 +35,8 @@ pub struct Ports {
     pub devices: Vec<Port>,
     /// The counters when they were last read, for ports that are gone.
     last: RefCell<Vec<Statistics>>,
+    /// When the cards' counters were last read by register.
+    registers_read: Cell<Instant>,
     /// A link was down for some time.
     pub was_down: Cell<bool>,
     /// The run sends frames as chains.
@@ -66,8 +68,8 @@ impl Ports {
                 note(&format!("note: {} falls back to packet sockets: {}", device.name(), info.description));
             }
         }
-        let (last, was_down) = (RefCell::default(), Cell::default());
-        Ok(Ports { names: parsed, devices, last, was_down, sends_chains: false })
+        let (last, registers_read, was_down) = (RefCell::default(), Cell::new(Instant::now()), Cell::default());
+        Ok(Ports { names: parsed, devices, last, registers_read, was_down, sends_chains: false })
     }
 
     /// Returns whether one of the ports is served by another process.
@@ -141,6 +143,16 @@ impl Ports {
     /// Saves the counters, in case that a port is gone later.
     pub fn remember(&self, counters: &[Counters]) {
         *self.last.borrow_mut() = counters.iter().map(|counters| counters.port).collect();
+    }
+
+    /// Reads the cards' counters by register from time to time, so that none reaches its maximum: the 32 bits of most
+    /// last for 288 s at 10 Gbit/s. The statistics of each second do not need all of these registers.
+    pub fn read_registers_if_due(&self) {
+        const INTERVAL: Duration = Duration::from_secs(120);
+        if self.registers_read.get().elapsed() >= INTERVAL {
+            self.registers_read.set(Instant::now());
+            self.devices.iter().for_each(|device| drop(device.register_counters()));
+        }
     }
 
     /// Returns the ports' counters, and whether each port is gone. For a card that is gone, these are the last counters

@@ -44,6 +44,7 @@ impl Run {
                 || self.threads.is_one_over()
                 || is_exhausted
                 || self.ports.has_failed();
+            self.ports.read_registers_if_due();
             let moment = Moment { moved, tick: self.tick(now, moved, is_over)? };
             observers.iter_mut().for_each(|observer| observer.see(self, &moment));
             if is_over {
