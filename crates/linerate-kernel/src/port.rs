@@ -150,6 +150,21 @@ impl<S: Sockets> SoftwareDevice for OnInterface<S> {
         Ok(())
     }
 
+    /// The interface's own filters are Linux's, which other programs share.
+    fn set_addresses(&mut self, config: &Config, addresses: &[MacAddress]) -> Result<()> {
+        match addresses {
+            [] => Ok(()),
+            _ => Err(Error::unsupported(&config.name, "filter of addresses", "use ip maddress, or promiscuous mode")),
+        }
+    }
+
+    fn set_all_multicast(&mut self, config: &Config, on: bool) -> Result<()> {
+        match on {
+            false => Ok(()),
+            true => Err(Error::unsupported(&config.name, "all-multicast mode", "use ip link set DEV allmulticast on")),
+        }
+    }
+
     fn add_rule(&mut self, _: &Config, filter: &Filter, action: Action) -> Result<RuleId> {
         self.sockets.add_rule(&self.target, filter, action)
     }

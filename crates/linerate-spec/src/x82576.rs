@@ -32,7 +32,7 @@ registers! {
     IMC        0x000D8 WO "8.8.11" "Interrupt Mask Clear" { ALL_CAUSES = 0xFFFF_FFFF };
 
     // 8.10 Receive
-    RCTL       0x00100 RW "8.10.1" "Receive Control" { RXEN = 1 << 1, UPE = 1 << 3, MPE = 1 << 4, LPE = 1 << 5, BAM = 1 << 15, SECRC = 1 << 26 };
+    RCTL       0x00100 RW "8.10.1" "Receive Control" { RXEN = 1 << 1, UPE = 1 << 3, MPE = 1 << 4, LPE = 1 << 5, BAM = 1 << 15, VFE = 1 << 18, SECRC = 1 << 26 };
     SRRCTL     0x0C00C [16 x 0x40] RW "8.10.2" "Split and Replication Receive Control" { DESCTYPE_ADVANCED = 1 << 25, DROP_EN = 1 << 31 };
     RDBAL      0x0C000 [16 x 0x40] RW "8.10.5" "Receive Descriptor Base Address Low";
     RDBAH      0x0C004 [16 x 0x40] RW "8.10.6" "Receive Descriptor Base Address High";
@@ -43,8 +43,8 @@ registers! {
     RXCSUM     0x05000 RW "8.10.14" "Receive Checksum Control" { PCSD = 1 << 13 };
     RLPML      0x05004 RW "8.10.15" "Receive Long Packet Maximum Length";
     MTA        0x05200 [128 x 4] RW "8.10.17" "Multicast Table Array";
-    RAL        0x05400 [16 x 8] RW "8.10.18" "Receive Address Low";
-    RAH        0x05404 [16 x 8] RW "8.10.19" "Receive Address High" { AV = 1 << 31 };
+    RAL        0x05400 [16 x 8 then 8 at 0x054E0] RW "8.10.18" "Receive Address Low";
+    RAH        0x05404 [16 x 8 then 8 at 0x054E4] RW "8.10.19" "Receive Address High" { AV = 1 << 31 };
     VFTA       0x05600 [128 x 4] RW "8.10.20" "VLAN Filter Table Array";
     MRQC       0x05818 RW "8.10.21" "Multiple Receive Queues Command" { RSS = 0x2, TCP_IPV4 = 1 << 16, IPV4 = 1 << 17, IPV6 = 1 << 20, TCP_IPV6 = 1 << 21, UDP_IPV4 = 1 << 22, UDP_IPV6 = 1 << 23 };
     RETA       0x05C00 [32 x 4] RW "8.10.23" "Redirection Table";

@@ -32,6 +32,10 @@ pub enum Feature {
     RuleToMark,
     /// [`Port::clock`](super::Port::clock).
     Clock,
+    /// [`Port::set_addresses`](super::Port::set_addresses): the card drops packets to other addresses.
+    AddressFilter,
+    /// [`Port::set_vlans`](super::Port::set_vlans).
+    VlanFilter,
 }
 
 /// How a port has a feature.
@@ -58,7 +62,7 @@ impl Support {
 
 impl Feature {
     /// All features, in the order of this page.
-    pub const ALL: [Feature; 14] = [
+    pub const ALL: [Feature; 16] = [
         Feature::SendChecksum,
         Feature::SendTcpSegments,
         Feature::SendUdpSegments,
@@ -73,6 +77,8 @@ impl Feature {
         Feature::RuleToKernel,
         Feature::RuleToMark,
         Feature::Clock,
+        Feature::AddressFilter,
+        Feature::VlanFilter,
     ];
 
     /// The features of sending.
@@ -95,6 +101,8 @@ impl Feature {
             Feature::RuleToKernel => "rule_to_kernel",
             Feature::RuleToMark => "rule_to_mark",
             Feature::Clock => "clock",
+            Feature::AddressFilter => "address_filter",
+            Feature::VlanFilter => "vlan_filter",
         }
     }
 }

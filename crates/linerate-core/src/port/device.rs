@@ -125,6 +125,31 @@ pub trait Device: Send {
         Ok(())
     }
 
+    /// As [`Port::set_addresses`](super::Port::set_addresses). A port in memory always receives all packets sent to it.
+    ///
+    /// # Errors
+    /// As [`Port::set_addresses`](super::Port::set_addresses).
+    fn set_addresses(&mut self, _addresses: &[MacAddress]) -> Result<()> {
+        Ok(())
+    }
+
+    /// As [`Port::set_all_multicast`](super::Port::set_all_multicast). A port in memory always receives all packets sent
+    /// to it.
+    ///
+    /// # Errors
+    /// As [`Port::set_all_multicast`](super::Port::set_all_multicast).
+    fn set_all_multicast(&mut self, _on: bool) -> Result<()> {
+        Ok(())
+    }
+
+    /// As [`Port::set_vlans`](super::Port::set_vlans).
+    ///
+    /// # Errors
+    /// As [`Port::set_vlans`](super::Port::set_vlans).
+    fn set_vlans(&mut self, vlans: Option<&[u16]>) -> Result<()> {
+        vlans.map_or(Ok(()), |_| Err(self.has_no("filter of VLANs")))
+    }
+
     /// As [`Port::strip_vlan_tags`](super::Port::strip_vlan_tags).
     ///
     /// # Errors

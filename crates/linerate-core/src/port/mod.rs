@@ -375,7 +375,7 @@ impl Port {
         self.device.mac()
     }
 
-    /// Sets the port's MAC address.
+    /// Sets the port's MAC address, a unicast address.
     ///
     /// ```
     /// # fn main() -> linerate::Result<()> {
@@ -386,8 +386,13 @@ impl Port {
     /// ```
     ///
     /// # Errors
-    /// [`Unsupported`](crate::ErrorKind::Unsupported), [`Gone`](crate::ErrorKind::Gone).
+    /// [`BadOption`](crate::ErrorKind::BadOption): a group address. [`Unsupported`](crate::ErrorKind::Unsupported),
+    /// [`Gone`](crate::ErrorKind::Gone).
     pub fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
+        if mac.is_group() {
+            let why = format!("{mac} is a group address, which no port can have as its own");
+            return Err(Error::new(crate::ErrorKind::BadOption, self.name(), why));
+        }
         self.device.set_mac(mac)
     }
 
@@ -417,6 +422,65 @@ impl Port {
     /// [`Gone`](crate::ErrorKind::Gone).
     pub fn set_promiscuous(&mut self, on: bool) -> Result<()> {
         self.device.set_promiscuous(on)
+    }
+
+    /// Sets the addresses that the port receives in addition to its own and to broadcast, while promiscuous mode is off.
+    /// Replaces the earlier list; a reset keeps it. Packets to addresses of both lists keep arriving meanwhile.
+    ///
+    /// Intel's cards compare a hash of a multicast address, of 12 bits. So they also receive other groups with the same
+    /// hash. Ports in memory receive all packets sent to them, with any list.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// let [mut port] = linerate::open(["sim:addresses?wire=none"])?;
+    /// port.set_addresses(&["02:00:00:00:00:07".parse()?, "01:00:5e:00:00:fb".parse()?])?;
+    /// port.set_promiscuous(false)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Exhausted`](crate::ErrorKind::Exhausted): more unicast addresses than the card has entries; nothing changes.
+    /// [`BadOption`](crate::ErrorKind::BadOption): an address is zero. [`Unsupported`](crate::ErrorKind::Unsupported):
+    /// an interface of Linux. [`Gone`](crate::ErrorKind::Gone).
+    pub fn set_addresses(&mut self, addresses: &[MacAddress]) -> Result<()> {
+        self.device.set_addresses(addresses)
+    }
+
+    /// Sets whether the port receives all multicast packets while promiscuous mode is off. A reset keeps this.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// let [mut port] = linerate::open(["sim:multicast?wire=none"])?;
+    /// port.set_promiscuous(false)?;
+    /// port.set_all_multicast(true)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported): an interface of Linux. [`Gone`](crate::ErrorKind::Gone).
+    pub fn set_all_multicast(&mut self, on: bool) -> Result<()> {
+        self.device.set_all_multicast(on)
+    }
+
+    /// Sets the VLANs of which the port receives packets. With `Some`, it receives untagged packets, and packets whose
+    /// outer tag has one of these ids. With `None`, the default, it receives all. A reset keeps this.
+    ///
+    /// Tags of priority only have id 0. In promiscuous mode, a VirtIO device may receive packets of all VLANs.
+    ///
+    /// ```
+    /// # fn main() -> linerate::Result<()> {
+    /// let [mut port] = linerate::open(["sim:vlans?wire=none"])?;
+    /// port.set_vlans(Some(&[10, 4094]))?;
+    /// assert!(port.set_vlans(Some(&[4095])).unwrap_err().why().contains("0 to 4094"));
+    /// port.set_vlans(None)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`BadOption`](crate::ErrorKind::BadOption): an id above 4094. [`Unsupported`](crate::ErrorKind::Unsupported): the
+    /// port does not filter VLANs. [`Gone`](crate::ErrorKind::Gone).
+    pub fn set_vlans(&mut self, vlans: Option<&[u16]>) -> Result<()> {
+        self.device.set_vlans(vlans)
     }
 
     /// Makes the card remove the VLAN tags (0x8100) of received packets. The tag is then in
@@ -627,6 +691,21 @@ pub enum Link {
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
+    /// The address of packets to all stations.
+    pub const BROADCAST: MacAddress = MacAddress([0xFF; 6]);
+
+    /// Returns whether this is the address of a group: multicast or broadcast.
+    ///
+    /// ```
+    /// use linerate::port::MacAddress;
+    ///
+    /// assert!(MacAddress([0x01, 0, 0x5E, 0, 0, 0xFB]).is_group() && MacAddress::BROADCAST.is_group());
+    /// assert!(!MacAddress([2, 0, 0, 0, 0, 7]).is_group());
+    /// ```
+    pub fn is_group(self) -> bool {
+        self.0[0] & 1 != 0
+    }
+
     /// Derives an address from a name (FNV-1a): locally administered, unicast, and the same in every process.
     pub fn of_name(name: &str) -> MacAddress {
         let hash = name

@@ -109,6 +109,22 @@ pub trait SoftwareDevice: Send {
         Ok(())
     }
 
+    /// As [`Device::set_addresses`]. A port in memory receives all packets sent to it.
+    ///
+    /// # Errors
+    /// As [`Device::set_addresses`].
+    fn set_addresses(&mut self, _config: &Config, _addresses: &[MacAddress]) -> Result<()> {
+        Ok(())
+    }
+
+    /// As [`Device::set_all_multicast`]. A port in memory receives all packets sent to it.
+    ///
+    /// # Errors
+    /// As [`Device::set_all_multicast`].
+    fn set_all_multicast(&mut self, _config: &Config, _on: bool) -> Result<()> {
+        Ok(())
+    }
+
     /// As [`Device::add_rule`].
     ///
     /// # Errors
@@ -253,6 +269,16 @@ impl<K: SoftwareDevice> Device for SoftwarePort<K> {
     fn set_promiscuous(&mut self, on: bool) -> Result<()> {
         self.kind.check()?;
         self.kind.set_promiscuous(on)
+    }
+
+    fn set_addresses(&mut self, addresses: &[MacAddress]) -> Result<()> {
+        self.kind.check()?;
+        self.kind.set_addresses(&self.config, addresses)
+    }
+
+    fn set_all_multicast(&mut self, on: bool) -> Result<()> {
+        self.kind.check()?;
+        self.kind.set_all_multicast(&self.config, on)
     }
 
     fn set_rss(&mut self, _: &Rss) -> Result<()> {

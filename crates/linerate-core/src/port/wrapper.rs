@@ -272,6 +272,18 @@ impl<W: Wrapper> Device for Wrapped<W> {
         self.inner.set_promiscuous(on)
     }
 
+    fn set_addresses(&mut self, addresses: &[MacAddress]) -> Result<()> {
+        self.inner.set_addresses(addresses)
+    }
+
+    fn set_all_multicast(&mut self, on: bool) -> Result<()> {
+        self.inner.set_all_multicast(on)
+    }
+
+    fn set_vlans(&mut self, vlans: Option<&[u16]>) -> Result<()> {
+        self.inner.set_vlans(vlans)
+    }
+
     fn strip_vlan_tags(&mut self, on: bool) -> Result<()> {
         self.inner.strip_vlan_tags(on)
     }

@@ -33,6 +33,7 @@ impl Controller for X82576 {
     const MAX_QUEUES: u16 = 16;
     /// Entries of the redirection table have 4 bits (section 8.10.23).
     const MAX_RSS_QUEUES: u16 = 16;
+    const ADDRESSES: u16 = RAL::COUNT;
     /// Causes 0 to 24 of `EICR` are vectors: enough for 16 queues and the link (section 8.8.1).
     const MAX_INTERRUPTS: u16 = 16;
     /// 9.5 KiB with CRC (section 1.3).
@@ -166,13 +167,28 @@ impl Controller for X82576 {
         })
     }
 
-    fn address_registers() -> (Register, Register) {
-        (RAL(0).into(), RAH(0).into())
+    fn address_registers(entry: u16) -> (Register, Register) {
+        (RAL(entry).into(), RAH(entry).into())
     }
 
-    fn set_promiscuous<B: Bar>(hardware: &Hardware<B, X82576>, on: bool) {
-        let both = RCTL::UPE | RCTL::MPE;
-        hardware.change(RCTL, both, if on { both } else { 0 });
+    fn multicast_register(number: u16) -> Register {
+        MTA(number).into()
+    }
+
+    fn vlan_register(number: u16) -> Register {
+        VFTA(number).into()
+    }
+
+    fn set_promiscuous<B: Bar>(hardware: &Hardware<B, X82576>, unicast: bool, multicast: bool) {
+        let bits = if unicast { RCTL::UPE } else { 0 } | if multicast { RCTL::MPE } else { 0 };
+        hardware.change(RCTL, RCTL::UPE | RCTL::MPE, bits);
+    }
+
+    /// The table is always in effect. `RCTL.MO` stays 0: the hash is bits 47 to 36 of the address (section 8.10.17).
+    fn use_multicast_table<B: Bar>(_: &Hardware<B, X82576>, _: bool) {}
+
+    fn use_vlan_table<B: Bar>(hardware: &Hardware<B, X82576>, on: bool) {
+        hardware.change(RCTL, RCTL::VFE, if on { RCTL::VFE } else { 0 });
     }
 
     /// One bit is for all queues (section 8.2.1).

@@ -13,6 +13,7 @@
 //! - `vector`: the loops of `queue` with vector instructions
 //! - `start`: starting and stopping a queue; where its buffers come from and go to
 //! - `rules`: the entries of rules in a card's tables of filters
+//! - `filters`: the card's tables of addresses and VLANs
 //! - `semaphore`: resources shared with firmware
 //! - `counters`: the card's counters, by register and as statistics
 //! - `hardware`: registers, bounded waits, the state that queues share
@@ -24,6 +25,7 @@ mod coalesced;
 mod context;
 mod counters;
 mod described;
+mod filters;
 mod hardware;
 mod metadata;
 mod offload;
@@ -48,7 +50,6 @@ use linerate_core::port::{
     Action, Capabilities, Clock, Device, Feature, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Rule, RuleId,
     Rules, Rx, Statistics, Transmit, Tx,
 };
-use linerate_spec::x82599::RAH;
 use linerate_spec::{Counter, Register};
 use queue::{IntelRx, IntelTx};
 pub use rules::{NoEntries, Refused};
@@ -56,6 +57,7 @@ pub(super) use semaphore::Semaphores;
 
 use super::Config;
 use super::described::Described;
+use super::filters::Filters;
 use crate::pci::{Bar, Bus};
 
 /// The controller-specific part of a driver: registers, and the order in which they are written.
@@ -68,6 +70,8 @@ pub trait Controller: Sized + Send + Sync + 'static {
     const MAX_QUEUES: u16;
     /// The most queues that receive-side scaling can reach.
     const MAX_RSS_QUEUES: u16;
+    /// The entries of the table of unicast addresses.
+    const ADDRESSES: u16;
     /// The most queues with an interrupt each.
     const MAX_INTERRUPTS: u16;
     /// The longest frame, in bytes without CRC.
@@ -108,12 +112,22 @@ pub trait Controller: Sized + Send + Sync + 'static {
 
     /// Returns the current state of the link.
     fn link<B: Bar>(hardware: &Hardware<B, Self>) -> Result<Link>;
-    /// Returns the registers of the card's own MAC address, low and high.
-    fn address_registers() -> (Register, Register);
-    /// Sets promiscuous mode. If off, the card accepts only its unicast address, configured multicast, and broadcast.
-    fn set_promiscuous<B: Bar>(hardware: &Hardware<B, Self>, on: bool);
     /// Sets whether the card removes VLAN tags from received packets.
     fn strip_vlan_tags<B: Bar>(hardware: &Hardware<B, Self>, on: bool);
+    /// Returns the registers of an entry of the table of unicast addresses, low and high. Entry 0 is the card's own
+    /// address.
+    fn address_registers(entry: u16) -> (Register, Register);
+    /// Returns a register of the multicast table.
+    fn multicast_register(number: u16) -> Register;
+    /// Returns a register of the table of VLANs.
+    fn vlan_register(number: u16) -> Register;
+    /// Sets whether the card accepts all unicast packets, and all multicast packets. Otherwise it accepts the addresses
+    /// of its tables, and broadcast.
+    fn set_promiscuous<B: Bar>(hardware: &Hardware<B, Self>, unicast: bool, multicast: bool);
+    /// Sets whether the multicast table is in effect.
+    fn use_multicast_table<B: Bar>(hardware: &Hardware<B, Self>, on: bool);
+    /// Sets whether the table of VLANs is in effect.
+    fn use_vlan_table<B: Bar>(hardware: &Hardware<B, Self>, on: bool);
     /// Writes the RSS key and table; the caller has validated the queues.
     fn set_rss<B: Bar>(hardware: &Hardware<B, Self>, rss: &Rss);
     /// Writes the RSS table alone.
@@ -174,7 +188,7 @@ pub trait Entries<C: Controller>: Clone + Default + Send {
 }
 
 /// The features of all cards, and more features of cards with rules.
-const FEATURES: [Feature; 9] = [
+const FEATURES: [Feature; 12] = [
     Feature::SendChecksum,
     Feature::SendTcpSegments,
     Feature::SendUdpSegments,
@@ -184,6 +198,8 @@ const FEATURES: [Feature; 9] = [
     Feature::StripVlanTags,
     Feature::Rss,
     Feature::Clock,
+    Feature::AddressFilter,
+    Feature::VlanFilter,
 ];
 const RULES: [Feature; 3] = [Feature::RuleToQueue, Feature::RuleToDrop, Feature::RuleToMark];
 
@@ -191,8 +207,8 @@ const RULES: [Feature; 3] = [Feature::RuleToQueue, Feature::RuleToDrop, Feature:
 pub struct Intel<B: Bar, C: Controller> {
     hardware: Arc<Hardware<B, C>>,
     rss: Rss,
-    promiscuous: bool,
     strips_tags: bool,
+    filters: Filters,
     rules: Rules,
 }
 
@@ -204,7 +220,9 @@ impl<B: Bar, C: Controller> Intel<B, C> {
     pub fn open(bar: B, bus: Arc<dyn Bus>, config: Config) -> Result<Intel<B, C>> {
         let rss = Rss::evenly(config.options.rx_queues.min(C::MAX_RSS_QUEUES));
         let hardware = Arc::new(Hardware::new(bar, bus, config)?);
-        let mut device = Intel { hardware, rss, promiscuous: true, strips_tags: false, rules: Rules::default() };
+        let (filters, rules) = (Filters::default(), Rules::default());
+        let mut device = Intel { hardware, rss, strips_tags: false, filters, rules };
+        device.filters.promiscuous = true;
         device.bring_up()?;
         Ok(device)
     }
@@ -238,12 +256,26 @@ impl<B: Bar, C: Controller> Intel<B, C> {
         }
         let rss = self.rss.clone();
         self.set_rss(&rss)?;
-        self.set_promiscuous(self.promiscuous)?;
+        self.set_promiscuous(self.filters.promiscuous)?;
         if self.strips_tags {
             self.hardware.strip_tags(true);
         }
+        self.hardware.write_filters(&Filters::default(), &self.filters);
         self.hardware.start_clock()?;
         self.hardware.restore_entries()
+    }
+
+    /// Changes the filters by address and VLAN.
+    fn change_filters(&mut self, wanted: Filters) -> Result<()> {
+        self.hardware.check_alive()?;
+        self.hardware.write_filters(&self.filters, &wanted);
+        self.filters = wanted;
+        Ok(())
+    }
+
+    fn write_modes(&self) {
+        let Filters { promiscuous, all_multicast, .. } = self.filters;
+        C::set_promiscuous(&self.hardware, promiscuous, promiscuous || all_multicast);
     }
 }
 
@@ -307,23 +339,19 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
     }
 
     fn mac(&self) -> MacAddress {
-        let (low, high) = C::address_registers();
+        let (low, high) = C::address_registers(0);
         MacAddress::from_words(self.hardware.read(low), self.hardware.read(high))
     }
 
     fn set_mac(&mut self, mac: MacAddress) -> Result<()> {
         self.hardware.check_alive()?;
-        let ((low, high), (first, last)) = (C::address_registers(), mac.words());
-        self.hardware.write(low, first);
-        // The valid bit (AV) is the same on all cards.
-        self.hardware.write(high, last | RAH::AV);
+        self.hardware.write_address(0, mac);
         Ok(())
     }
 
     fn set_promiscuous(&mut self, on: bool) -> Result<()> {
-        self.hardware.check_alive()?;
-        C::set_promiscuous(&self.hardware, on);
-        self.promiscuous = on;
+        self.change_filters(Filters { promiscuous: on, ..self.filters.clone() })?;
+        self.write_modes();
         Ok(())
     }
 
@@ -337,6 +365,21 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
         self.hardware.strip_tags(on);
         self.strips_tags = on;
         Ok(())
+    }
+
+    fn set_all_multicast(&mut self, on: bool) -> Result<()> {
+        self.change_filters(Filters { all_multicast: on, ..self.filters.clone() })?;
+        self.write_modes();
+        Ok(())
+    }
+
+    fn set_addresses(&mut self, addresses: &[MacAddress]) -> Result<()> {
+        let most = usize::from(C::ADDRESSES - 1);
+        self.change_filters(self.filters.with_addresses(self.name(), addresses, most)?)
+    }
+
+    fn set_vlans(&mut self, vlans: Option<&[u16]>) -> Result<()> {
+        self.change_filters(self.filters.with_vlans(self.name(), vlans)?)
     }
 
     fn set_rss(&mut self, rss: &Rss) -> Result<()> {

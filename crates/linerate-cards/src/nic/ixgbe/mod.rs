@@ -64,6 +64,7 @@ impl Controller for X82599 {
     const MBITS: u32 = 10_000;
     const MAX_QUEUES: u16 = 64;
     const MAX_RSS_QUEUES: u16 = 16;
+    const ADDRESSES: u16 = RAL::COUNT;
     /// `EICR` has one bit for each of 16 vectors (section 8.2.3.5.1).
     const MAX_INTERRUPTS: u16 = 16;
     const MAX_FRAME: usize = 9728;
@@ -170,12 +171,31 @@ impl Controller for X82599 {
         })
     }
 
-    fn address_registers() -> (Register, Register) {
-        (RAL(0).into(), RAH(0).into())
+    /// Without virtualization, `MPSAR` has no effect (section 8.2.3.7.10).
+    fn address_registers(entry: u16) -> (Register, Register) {
+        (RAL(entry).into(), RAH(entry).into())
     }
 
-    fn set_promiscuous<B: Bar>(hardware: &Hardware<B, X82599>, on: bool) {
-        hardware.change(FCTRL, FCTRL::UPE | FCTRL::MPE, if on { FCTRL::UPE | FCTRL::MPE } else { 0 });
+    fn multicast_register(number: u16) -> Register {
+        MTA(number).into()
+    }
+
+    fn vlan_register(number: u16) -> Register {
+        VFTA(number).into()
+    }
+
+    fn set_promiscuous<B: Bar>(hardware: &Hardware<B, X82599>, unicast: bool, multicast: bool) {
+        let bits = if unicast { FCTRL::UPE } else { 0 } | if multicast { FCTRL::MPE } else { 0 };
+        hardware.change(FCTRL, FCTRL::UPE | FCTRL::MPE, bits);
+    }
+
+    /// `MO` stays 0: the hash is bits 47 to 36 of the address (section 8.2.3.7.3).
+    fn use_multicast_table<B: Bar>(hardware: &Hardware<B, X82599>, on: bool) {
+        hardware.write(MCSTCTRL, if on { MCSTCTRL::MFE } else { 0 });
+    }
+
+    fn use_vlan_table<B: Bar>(hardware: &Hardware<B, X82599>, on: bool) {
+        hardware.change(VLNCTRL, VLNCTRL::VFE, if on { VLNCTRL::VFE } else { 0 });
     }
 
     /// Each queue has its bit (section 8.2.3.8.6).
