@@ -30,6 +30,7 @@ pub mod feature {
     pub const STATUS: u64 = 1 << 16;
     pub const CTRL_VQ: u64 = 1 << 17;
     pub const CTRL_RX: u64 = 1 << 18;
+    pub const CTRL_VLAN: u64 = 1 << 19;
     pub const GUEST_ANNOUNCE: u64 = 1 << 21;
     pub const MQ: u64 = 1 << 22;
     pub const CTRL_MAC_ADDR: u64 = 1 << 23;
@@ -154,7 +155,10 @@ pub mod control {
     #![allow(missing_docs)]
     pub const RX_PROMISC: [u8; 2] = [0, 0];
     pub const RX_ALLMULTI: [u8; 2] = [0, 1];
+    pub const MAC_TABLE_SET: [u8; 2] = [1, 0];
     pub const MAC_ADDR_SET: [u8; 2] = [1, 1];
+    pub const VLAN_ADD: [u8; 2] = [2, 0];
+    pub const VLAN_DEL: [u8; 2] = [2, 1];
     pub const MQ_VQ_PAIRS_SET: [u8; 2] = [4, 0];
     pub const MQ_RSS_CONFIG: [u8; 2] = [4, 1];
     pub const MQ_HASH_CONFIG: [u8; 2] = [4, 2];

@@ -8,15 +8,15 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fake_virtio::{
-    COMMON, CTRL_RX, CTRL_VQ, DEVICE, HASH_REPORT, HEADER, MERGEABLE, MQ, Memory, NOTF_COAL, PACKED, Queue, RING_RESET,
-    RSS, SPLIT, set_buffers, words,
+    COMMON, CTRL_RX, CTRL_VLAN, CTRL_VQ, DEVICE, HASH_REPORT, HEADER, MERGEABLE, MQ, Memory, NOTF_COAL, PACKED, Queue,
+    RING_RESET, RSS, SPLIT, set_buffers, words,
 };
 use linerate::memory::{Mapping, PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::metadata::{Checksum, Hash, HashFields, Metadata};
 use linerate::nic::virtio::Virtio;
 use linerate::pci::IoPorts;
-use linerate::port::{Device, Link, Receive, Rss, Vectors};
-use linerate::{Batch, Error, Options};
+use linerate::port::{Device, Feature, Link, MacAddress, Receive, Rss, Support, Vectors};
+use linerate::{Batch, Error, ErrorKind, Options};
 use linerate_testkit::Deadline;
 use proptest::prelude::*;
 
@@ -402,6 +402,68 @@ fn a_device_gets_the_interval_of_interrupts() {
             assert_eq!(open(features, interval, ACCEPTED).unwrap(), Vec::<Vec<u8>>::new());
         }
     }
+}
+
+#[test]
+fn a_device_gets_the_filters_and_gets_them_again_after_a_reset() {
+    let filters = CTRL_VQ | CTRL_RX | CTRL_VLAN;
+    let (unicast, group) = (MacAddress([2, 0, 0, 0, 0, 7]), MacAddress([1, 0, 0x5E, 0, 0, 0xFB]));
+    let addresses = [&[1, 0, 1, 0, 0, 0][..], &unicast.0, &[1, 0, 0, 0], &group.0].concat();
+    let vlan = |command: u8, id: u16| [[2, command], id.to_le_bytes()].concat();
+    let modes = |promiscuous: u8, multicast: u8| [vec![0, 0, promiscuous], vec![0, 1, multicast]];
+    for (format, is_packed) in [(SPLIT, false), (PACKED, true)] {
+        let device = Memory::new(format | filters);
+        // One id is refused.
+        let refuse = |command: &[u8]| if *command == [2, 0, 0xFF, 0] { (1, 1) } else { ACCEPTED };
+        let controller = Controller::start(&device, 3, is_packed, refuse);
+        let mut port = open(&device, &pool()).unwrap();
+        let capabilities = port.info().capabilities;
+        assert_eq!(
+            [Feature::AddressFilter, Feature::VlanFilter].map(|one| capabilities.of(one)),
+            [Support::Offloaded; 2]
+        );
+        assert_eq!(controller.commands(), modes(1, 1));
+        port.set_addresses(&[group, unicast, MacAddress::BROADCAST, unicast]).unwrap();
+        assert_eq!(controller.commands(), [&addresses[..]]);
+        port.set_vlans(Some(&[5, 7])).unwrap();
+        assert_eq!(controller.commands(), [vlan(0, 5), vlan(0, 7)]);
+        port.set_promiscuous(false).unwrap();
+        assert_eq!(controller.commands(), modes(0, 0));
+        port.set_all_multicast(true).unwrap();
+        assert_eq!(controller.commands(), modes(0, 1));
+        port.reset().unwrap();
+        let all = [&[addresses.clone(), vlan(0, 5), vlan(0, 7)][..], &modes(0, 1)].concat();
+        assert_eq!(controller.commands(), all);
+        // A refusal changes nothing.
+        assert_eq!(port.set_vlans(Some(&[5, 6, 0xFF])).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(controller.commands(), [vlan(0, 6), vlan(0, 0xFF), vlan(1, 6)]);
+        port.set_vlans(Some(&[7, 9])).unwrap();
+        assert_eq!(controller.commands(), [vlan(0, 9), vlan(1, 5)]);
+        assert!(message(port.set_vlans(Some(&[4095]))).contains("0 to 4094"));
+        let many: Vec<MacAddress> = (1..=129).map(|n| MacAddress([2, 0, 0, 0, 0, n])).collect();
+        assert!(message(port.set_addresses(&many)).contains("128 unicast addresses"));
+        port.set_addresses(&many[..128]).unwrap();
+        assert_eq!(controller.commands()[0].len(), 2 + 4 + 128 * 6 + 4);
+        // Without promiscuous mode, a device must be told all VLANs.
+        port.set_promiscuous(true).unwrap();
+        port.set_vlans(None).unwrap();
+        controller.commands();
+        assert_eq!(port.set_promiscuous(false).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(controller.commands().iter().filter(|command| command[..2] == [2, 0]).count(), 254);
+    }
+
+    let device = Memory::new(SPLIT | CTRL_VQ | CTRL_RX);
+    let controller = Controller::start(&device, 3, false, |_| ACCEPTED);
+    let mut port = open(&device, &pool()).unwrap();
+    port.set_promiscuous(false).unwrap();
+    assert_eq!(controller.commands(), [modes(1, 1), modes(0, 0)].concat());
+    assert!(message(port.set_vlans(Some(&[5]))).contains("no command for it"));
+    port.set_vlans(None).unwrap();
+    // Without `CTRL_RX`, a device receives all packets.
+    let mut port = open(&Memory::new(SPLIT | CTRL_VLAN), &pool()).unwrap();
+    port.set_addresses(&[unicast]).unwrap();
+    port.set_all_multicast(true).unwrap();
+    assert_eq!(port.info().capabilities.of(Feature::AddressFilter), Support::None);
 }
 
 /// Runs `stop` while the device completes a reset of a queue. Returns the queue.

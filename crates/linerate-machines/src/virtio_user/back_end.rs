@@ -80,6 +80,7 @@ impl BackEnd {
         | feature::STATUS
         | feature::CTRL_VQ
         | feature::CTRL_RX
+        | feature::CTRL_VLAN
         | feature::CTRL_MAC_ADDR
         | feature::SPEED_DUPLEX
         | feature::MTU

@@ -50,9 +50,10 @@ pub const PACKED: u32 = 0b111;
 /// `MRG_RXBUF` in the lower half; the bit has no meaning in the upper half.
 pub const MERGEABLE: u32 = 1 << 15;
 
-/// Likewise `CTRL_VQ`, `CTRL_RX` and `MQ`.
+/// Likewise `CTRL_VQ`, `CTRL_RX`, `CTRL_VLAN` and `MQ`.
 pub const CTRL_VQ: u32 = 1 << 17;
 pub const CTRL_RX: u32 = 1 << 18;
+pub const CTRL_VLAN: u32 = 1 << 19;
 pub const MQ: u32 = 1 << 22;
 
 /// `RING_RESET`, `NOTF_COAL`, `HASH_REPORT` and `RSS` in the upper half; the driver does not use the bits in the lower half.

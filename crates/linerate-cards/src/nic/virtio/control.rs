@@ -10,7 +10,7 @@ use super::ring::{DriverRing, Part};
 use super::transport::{Notify, wait_until};
 
 /// Bytes reserved for a command: class and command, data, acknowledgement.
-pub(super) const ROOM: usize = 512;
+pub(super) const ROOM: usize = 2048;
 const DATA: usize = 2;
 const ANSWER: usize = ROOM - 1;
 /// The acknowledgement that no device writes.

@@ -1,6 +1,7 @@
 //! A device's negotiated features, the queues' memory, bringing the device up, and releasing queues.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,6 +16,7 @@ use super::packed::Packed;
 use super::ring::{DriverRing, HeaderLayout, Layout};
 use super::split::Split;
 use super::transport::{BY_HASH, QueueAddresses, Transport, wait_until};
+use crate::nic::filters::Filters;
 use crate::nic::{Config, check_bus};
 use crate::pci::{Bus, Interrupt};
 
@@ -68,7 +70,9 @@ pub(super) struct State {
     pub(super) is_receiving: bool,
     /// The selection of queues, if the device can do that.
     pub(super) rss: Rss,
-    promiscuous: bool,
+    pub(super) filters: Filters,
+    /// The VLANs that were added to the device's filter since its last reset.
+    pub(super) known_vlans: BTreeSet<u16>,
 }
 
 /// Features negotiated only for a port with offloads.
@@ -113,8 +117,11 @@ impl Hardware {
         let offloads = if config.options.offloads { OFFLOADS } else { 0 };
         let metadata = if config.options.metadata { METADATA } else { 0 };
         // Ignore features that depend on the control queue if there is none (5.1.3.1), even if offered.
-        let needs_control = feature::CTRL_RX | feature::CTRL_MAC_ADDR | feature::MQ | feature::NOTF_COAL | BY_HASH;
+        let needs_control =
+            feature::CTRL_RX | feature::CTRL_VLAN | feature::CTRL_MAC_ADDR | feature::MQ | feature::NOTF_COAL | BY_HASH;
         let offered = if offered & feature::CTRL_VQ == 0 { offered & !needs_control } else { offered };
+        // A device without `CTRL_RX` receives all packets, also of all VLANs.
+        let offered = if offered & feature::CTRL_RX == 0 { offered & !feature::CTRL_VLAN } else { offered };
         // With one queue, the hash is only for the metadata.
         let steering = if config.options.rx_queues > 1 || config.options.metadata { feature::RSS } else { 0 };
         let has_interval = config.options.interrupts.is_some_and(|interval| !interval.is_zero());
@@ -204,7 +211,8 @@ impl Hardware {
             started: 0,
             is_receiving: false,
             rss: Rss::evenly(config.options.rx_queues),
-            promiscuous: true,
+            filters: Filters { promiscuous: true, ..Filters::default() },
+            known_vlans: BTreeSet::new(),
         });
         Ok(Hardware {
             transport,
@@ -264,7 +272,7 @@ impl Hardware {
         }
         *self.control() = control;
         transport.set_status(reached | status::DRIVER_OK);
-        self.command_promiscuous(state.promiscuous)?;
+        self.restore_filters(state)?;
         self.throttle_interrupts()?;
         self.configure_hash()
     }
@@ -340,25 +348,6 @@ impl Hardware {
             }
             None => Err(Error::unsupported(&self.config.name, what, "the device has no control queue")),
         }
-    }
-
-    /// Sets promiscuous mode. A device without `CTRL_RX` is always promiscuous (5.1.6.5.1).
-    pub fn set_promiscuous(&self, on: bool) -> Result<()> {
-        self.command_promiscuous(on)?;
-        self.state().promiscuous = on;
-        Ok(())
-    }
-
-    fn command_promiscuous(&self, on: bool) -> Result<()> {
-        if self.features & feature::CTRL_RX != 0 {
-            let mode = [u8::from(on)];
-            self.command(command::RX_PROMISC, &mode, "promiscuous mode")?;
-            self.command(command::RX_ALLMULTI, &mode, "all multicast")?;
-        } else if !on {
-            let why = "the device has no command for it, and is always promiscuous";
-            return Err(Error::unsupported(&self.config.name, "promiscuous mode", why));
-        }
-        Ok(())
     }
 
     /// Sets the longest delay of an interrupt (VIRTIO 1.3, 5.1.6.5.9). The device must not wait until the ring is full.
@@ -484,6 +473,7 @@ fn wanted(transport: &dyn Transport) -> u64 {
         | feature::MRG_RXBUF
         | feature::CTRL_VQ
         | feature::CTRL_RX
+        | feature::CTRL_VLAN
         | feature::CTRL_MAC_ADDR
         | feature::MQ
         | feature::EVENT_IDX;

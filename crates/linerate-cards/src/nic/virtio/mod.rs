@@ -10,13 +10,14 @@
 //! - `ring`: the interface of a virtqueue; `split`, `packed`: its two formats
 //! - `control`: commands on the control queue
 //! - `hardware`: negotiation, bringing up the device, the state that queues share; `start`: starting and stopping
-//!   queues; `steering`: hashes, and the selection of receive queues by them
+//!   queues; `filters`: addresses and VLANs; `steering`: hashes, and the selection of receive queues by them
 //! - `transport`: the device's registers, modern or legacy; [`spec::virtio`](linerate_spec::virtio): their names
 //! - this file: the control side, [`Virtio`]
 #![allow(unsafe_code)]
 
 mod control;
 mod described;
+mod filters;
 mod hardware;
 mod packed;
 mod queue;
@@ -144,6 +145,8 @@ impl Virtio {
             .with_if(has(feature::GUEST_TSO4 | feature::GUEST_TSO6), &[Feature::ReceiveSegments])
             .with_if(has(feature::HASH_REPORT), &[Feature::ReceiveHash])
             .with_if(has(feature::RSS), &[Feature::Rss])
+            .with_if(has(feature::CTRL_RX), &[Feature::AddressFilter])
+            .with_if(has(feature::CTRL_RX | feature::CTRL_VLAN), &[Feature::VlanFilter])
     }
 }
 
@@ -242,6 +245,21 @@ impl Device for Virtio {
     fn set_promiscuous(&mut self, on: bool) -> Result<()> {
         self.hardware.check_alive()?;
         self.hardware.set_promiscuous(on)
+    }
+
+    fn set_addresses(&mut self, addresses: &[MacAddress]) -> Result<()> {
+        self.hardware.check_alive()?;
+        self.hardware.set_addresses(addresses)
+    }
+
+    fn set_all_multicast(&mut self, on: bool) -> Result<()> {
+        self.hardware.check_alive()?;
+        self.hardware.set_all_multicast(on)
+    }
+
+    fn set_vlans(&mut self, vlans: Option<&[u16]>) -> Result<()> {
+        self.hardware.check_alive()?;
+        self.hardware.set_vlans(vlans)
     }
 
     /// Sets the table if the device selects queues by it (5.1.6.5.7). Otherwise, a flow arrives at the queue pair that last
