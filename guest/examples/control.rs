@@ -1,7 +1,7 @@
 //! Runs in a guest and tests a card's control functions. Counts frames by their destination, first in promiscuous mode,
-//! then for the card's own address and broadcast only, then for a custom address. Then resets the card and counts once
-//! more. If the card strips tags, it strips one. If it has a clock, notes the times of a sent frame and of a received
-//! one.
+//! then for the card's own address and broadcast only, then for a custom address, then with filters of addresses and
+//! VLANs. Then resets the card and counts once more. If the card strips tags, it strips one. If it has a clock, notes
+//! the times of a sent frame and of a received one.
 
 use std::time::{Duration, Instant};
 
@@ -33,15 +33,22 @@ fn run(address: &str) -> Result<(), Error> {
     port.set_mac(MacAddress([2, 0, 0, 0, 0, 0x77]))?;
     count("another address", &mut rx);
     assert_eq!(port.mac().to_string(), "02:00:00:00:00:77");
+    port.set_addresses(&[MacAddress([6, 0, 0, 0, 0, 4]), MacAddress([1, 0, 0x5E, 0, 0, 5])])?;
+    port.set_vlans(Some(&[7]))?;
+    count("filters", &mut rx);
     drop(rx);
-    let strips = port.strip_vlan_tags(true).is_ok();
     port.reset()?;
     rx = port.rx(0)?;
     while port.link()? == Link::Down {
         std::thread::yield_now();
     }
+    count("filters after a reset", &mut rx);
+    port.set_vlans(None)?;
     port.set_promiscuous(true)?;
     count("after a reset", &mut rx);
+    drop(rx);
+    let strips = port.strip_vlan_tags(true).is_ok();
+    rx = port.rx(0)?;
     if strips {
         println!("ready: tag");
         let mut batch = Batch::new();

@@ -67,14 +67,30 @@ pub fn check_control(guest: &mut Guest, a: &Wire, has_clock: bool) {
     let other = [2, 0, 0, 0, 0, 0x77];
     let metadata = if has_clock { "?metadata=on" } else { "" };
     let program = guest.start(&format!("control '{A}{metadata}'"));
-    for what in ["promiscuous", "own address", "another address", "after a reset"] {
+    let send = |number: u8, mac: [u8; 6], vlan: Option<u8>| {
+        let mut frame = [0; 60];
+        frame[..6].copy_from_slice(&mac);
+        vlan.into_iter().for_each(|vlan| frame[12..16].copy_from_slice(&[0x81, 0x00, 0, vlan]));
+        frame[59] = number;
+        a.send(&frame);
+    };
+    let modes = ["promiscuous", "own address", "another address", "filters", "filters after a reset", "after a reset"];
+    for what in modes {
         guest.wait_for(&program, &format!("ready: {what}"));
-        for (number, mac) in [(1, own), (2, other), (3, [4, 0, 0, 0, 0, 1]), (0xFF, [0xFF; 6])] {
-            let mut frame = [0; 60];
-            frame[..6].copy_from_slice(&mac);
-            frame[59] = number;
-            a.send(&frame);
+        if what.starts_with("filters") {
+            // The groups have different hashes.
+            send(4, [6, 0, 0, 0, 0, 4], None);
+            send(5, [1, 0, 0x5E, 0, 0, 5], None);
+            send(6, [1, 0, 0x5E, 0, 0, 6], None);
+            send(7, [0xFF; 6], Some(7));
+            send(8, [0xFF; 6], Some(8));
+            send(9, [6, 0, 0, 0, 0, 4], Some(8));
+        } else {
+            send(1, own, None);
+            send(2, other, None);
         }
+        send(3, [4, 0, 0, 0, 0, 1], None);
+        send(0xFF, [0xFF; 6], None);
     }
     if has_clock {
         guest.wait_for(&program, "ready: tag");
@@ -105,6 +121,8 @@ pub fn check_control(guest: &mut Guest, a: &Wire, has_clock: bool) {
         "promiscuous: [01, 02, 03, ff]",
         "own address: [01, ff]",
         "another address: [02, ff]",
+        "filters: [04, 05, 07, ff]",
+        "filters after a reset: [04, 05, 07, ff]",
         "after a reset: [01, 02, 03, ff]",
     ] {
         assert!(output.lines().any(|said| said == line), "{line} is not in:\n{output}");
