@@ -106,7 +106,8 @@ impl Mac {
         self.paused_until = None;
     }
 
-    /// Handles a MAC control frame: a pause (section 3.7.7.3). Returns true if the frame is not to be delivered.
+    /// Handles a MAC control frame: a pause (section 3.7.7.3). Returns true if the frame is not to be delivered
+    /// (8.2.3.22.34).
     pub fn take_control(&mut self, Board { registers, .. }: &Board, frame: &Frame, destination: [u8; 6]) -> bool {
         let control = registers.get(MFLCN::OFFSET);
         let ours = destination == PAUSE_ADDRESS || filter::accepts(registers, destination);
@@ -114,6 +115,7 @@ impl Mac {
             let quanta = word(&frame.bytes, 16).unwrap_or(0);
             registers.count(if quanta == 0 { LXONRXCNT::OFFSET } else { LXOFFRXCNT::OFFSET }, 1);
             self.paused_until = (quanta > 0).then(|| Instant::now() + PAUSE_UNIT * u32::from(quanta));
+            return control & MFLCN::DPF != 0;
         }
         control & MFLCN::PMCF == 0
     }

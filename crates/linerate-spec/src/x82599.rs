@@ -291,7 +291,7 @@ registers! {
     MSRWD       0x04260 RW "8.2.3.22.12" "MDI Single Read and Write Data" { READ_SHIFT = 16 };
     MLADD       0x04264 RW "8.2.3.22" "MAC Address Low";
     MACS        0x0429C RW "8.2.3.22" "FIFO Status";
-    MFLCN       0x04294 RW "8.2.3.22.34" "MAC Flow Control" { PMCF = 1 << 0, RFCE = 1 << 3 };
+    MFLCN       0x04294 RW "8.2.3.22.34" "MAC Flow Control" { PMCF = 1 << 0, DPF = 1 << 1, RFCE = 1 << 3 };
     SERDESC     0x04298 RO "8.2.3.22" "SerDes Interface Control";
     PCSS        0x04288 [2 x 4] RO "8.2.3.22" "XGXS Status";
     XPCSS       0x04290 RO "8.2.3.22" "10GBASE-X PCS Status";
