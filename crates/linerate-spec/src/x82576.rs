@@ -6,7 +6,7 @@ use super::{Access, Counter, Definition, Register, registers};
 
 registers! {
     // 8.2 General
-    CTRL       0x00000 RW "8.2.1" "Device Control" { GIO_MASTER_DISABLE = 1 << 2, SLU = 1 << 6, FRCSPD = 1 << 11, FRCDPLX = 1 << 12, RST = 1 << 26, VME = 1 << 30 };
+    CTRL       0x00000 RW "8.2.1" "Device Control" { GIO_MASTER_DISABLE = 1 << 2, SLU = 1 << 6, FRCSPD = 1 << 11, FRCDPLX = 1 << 12, RST = 1 << 26, RFCE = 1 << 27, TFCE = 1 << 28, VME = 1 << 30 };
     STATUS     0x00008 RO "8.2.2" "Device Status" { LU = 1 << 1, LAN_ID_SHIFT = 2, SPEED_MASK = 0x3 << 6, SPEED_10 = 0, SPEED_100 = 0x1 << 6, GIO_MASTER_ENABLE = 1 << 19 };
     CTRL_EXT   0x00018 RW "8.2.3" "Extended Device Control" { SDP7_DATA = 1 << 7, LINK_MODE_MASK = 0x3 << 22, LINK_MODE_COPPER = 0, LINK_MODE_SERDES = 0x3 << 22, DRV_LOAD = 1 << 28 };
     MDIC       0x00020 RW "8.2.4" "MDI Control" { REGADD_SHIFT = 16, PHYADD_SHIFT = 21, OP_WRITE = 1 << 26, R = 1 << 28 };
@@ -17,6 +17,12 @@ registers! {
     // 8.17 Physical coding sublayer of SerDes
     PCS_CFG    0x04200 RW "8.17.1" "PCS Configuration" { PCS_EN = 1 << 3 };
     PCS_LCTL   0x04208 RW "8.17.2" "PCS Link Control" { FORCE_LINK = 1 << 5, AN_ENABLE = 1 << 16, AN_RESTART = 1 << 17, AN_TIMEOUT_EN = 1 << 18 };
+
+    // 8.5 Flow control
+    FCTTV      0x00170 RW "8.5.4" "Flow Control Transmit Timer Value";
+    FCRTL0     0x02160 RW "8.5.5" "Flow Control Receive Threshold Low" { XONE = 1 << 31, MASK = 0x0000_FFF0 };
+    FCRTH0     0x02168 RW "8.5.6" "Flow Control Receive Threshold High" { MASK = 0x0000_FFF0 };
+    FCRTV      0x02460 RW "8.5.7" "Flow Control Refresh Threshold Value";
 
     // 8.8 Interrupts
     GPIE       0x01514 RW "8.8.17" "General Purpose Interrupt Enable" { NSICR = 1 << 0, MULTIPLE_MSIX = 1 << 4, EIAME = 1 << 30, PBA_SUPPORT = 1 << 31 };

@@ -10,7 +10,7 @@ use linerate::memory::{Addresses, DeviceAddress, DmaSpace, Mapping, PageSize, Pa
 use linerate::nic::igb::Igb;
 use linerate::nic::ixgbe::{Config, Ixgbe};
 use linerate::pci::{Bar, Bus, Doorbell, Interrupt};
-use linerate::port::{Device, Link};
+use linerate::port::{Device, Link, MacAddress, Pause};
 use linerate::sim82599::{Cable, Card, CardBar, CardKind, Frame, from_fn};
 use linerate::spec::x82576 as igb;
 use linerate::spec::x82599::*;
@@ -497,6 +497,41 @@ fn an_82576_negotiates_over_copper_and_over_fiber() {
         drop(device);
         assert_eq!(bar.get(igb::CTRL_EXT::OFFSET) & igb::CTRL_EXT::DRV_LOAD, 0);
     }
+}
+
+/// 8.10.17 to 8.10.20, 8.5: the 82576's tables of filters, and its thresholds for pause frames.
+#[test]
+fn an_82576_has_filters_and_pauses() {
+    let bar = Gigabit::default();
+    let bus = Card::new("a bus", Box::new(Cable::unplugged())).bus();
+    let mut device = Igb::open(bar.clone(), bus, Config::new("igb", pool())).unwrap();
+    let addresses: Vec<MacAddress> = (1..=24).map(|n| MacAddress([2, 0, 0, 0, 7, n])).collect();
+    let error = device.set_addresses(&addresses).unwrap_err();
+    assert!(error.why().contains("23 unicast addresses") && error.why().contains("24 are given"), "{error}");
+    device.set_addresses(&[&addresses[..23], &[MacAddress([1, 0, 0x5E, 0, 0xAB, 0xCD])]].concat()).unwrap();
+    // The upper entries are at other offsets.
+    for (entry, offset) in [(1, 0x5408), (15, 0x5478), (16, 0x54E0), (23, 0x5518)] {
+        assert_eq!((bar.get(offset), bar.get(offset + 4)), (2, igb::RAH::AV | entry << 8 | 7), "{entry}");
+    }
+    assert_eq!(bar.get(igb::MTA::at(0xCDA / 32)), 1 << (0xCDA % 32));
+    device.set_vlans(Some(&[77])).unwrap();
+    assert_eq!((bar.get(igb::VFTA::at(2)), bar.get(igb::RCTL::OFFSET) & igb::RCTL::VFE), (1 << 13, igb::RCTL::VFE));
+    device.set_promiscuous(false).unwrap();
+    device.set_all_multicast(true).unwrap();
+    assert_eq!(bar.get(igb::RCTL::OFFSET) & (igb::RCTL::UPE | igb::RCTL::MPE), igb::RCTL::MPE);
+
+    let pauses = || bar.get(igb::CTRL::OFFSET) & (igb::CTRL::RFCE | igb::CTRL::TFCE);
+    assert_eq!(pauses(), 0);
+    device.set_pause(Pause { receive: true, send: true }).unwrap();
+    assert_eq!(pauses(), igb::CTRL::RFCE | igb::CTRL::TFCE);
+    let (high, low) = (bar.get(igb::FCRTH0::OFFSET), bar.get(igb::FCRTL0::OFFSET) & igb::FCRTL0::MASK);
+    assert!(low > 1518 && high > low && high + 2 * 1518 < 64 * 1024, "{low} {high}");
+
+    device.set_addresses(&[]).unwrap();
+    device.set_vlans(None).unwrap();
+    device.set_pause(Pause::default()).unwrap();
+    assert_eq!((bar.get(0x5518 + 4), bar.get(igb::MTA::at(0xCDA / 32)), bar.get(igb::VFTA::at(2))), (0, 0, 0));
+    assert_eq!((bar.get(igb::RCTL::OFFSET) & igb::RCTL::VFE, pauses()), (0, 0));
 }
 
 /// Turning a laser off takes the link of the card at the other end down (G4).

@@ -36,6 +36,8 @@ pub enum Feature {
     AddressFilter,
     /// [`Port::set_vlans`](super::Port::set_vlans).
     VlanFilter,
+    /// [`Port::set_pause`](super::Port::set_pause).
+    Pause,
 }
 
 /// How a port has a feature.
@@ -62,7 +64,7 @@ impl Support {
 
 impl Feature {
     /// All features, in the order of this page.
-    pub const ALL: [Feature; 16] = [
+    pub const ALL: [Feature; 17] = [
         Feature::SendChecksum,
         Feature::SendTcpSegments,
         Feature::SendUdpSegments,
@@ -79,6 +81,7 @@ impl Feature {
         Feature::Clock,
         Feature::AddressFilter,
         Feature::VlanFilter,
+        Feature::Pause,
     ];
 
     /// The features of sending.
@@ -103,6 +106,7 @@ impl Feature {
             Feature::Clock => "clock",
             Feature::AddressFilter => "address_filter",
             Feature::VlanFilter => "vlan_filter",
+            Feature::Pause => "pause",
         }
     }
 }

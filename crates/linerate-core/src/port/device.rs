@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::{
-    Action, Capabilities, CaptureCounts, Clock, Link, MacAddress, PortClass, QueueStatistics, Rss, Rule, RuleId,
+    Action, Capabilities, CaptureCounts, Clock, Link, MacAddress, Pause, PortClass, QueueStatistics, Rss, Rule, RuleId,
     Statistics,
 };
 use crate::batch::Batch;
@@ -148,6 +148,14 @@ pub trait Device: Send {
     /// As [`Port::set_vlans`](super::Port::set_vlans).
     fn set_vlans(&mut self, vlans: Option<&[u16]>) -> Result<()> {
         vlans.map_or(Ok(()), |_| Err(self.has_no("filter of VLANs")))
+    }
+
+    /// As [`Port::set_pause`](super::Port::set_pause).
+    ///
+    /// # Errors
+    /// As [`Port::set_pause`](super::Port::set_pause).
+    fn set_pause(&mut self, _pause: Pause) -> Result<()> {
+        Err(self.has_no("pause frames"))
     }
 
     /// As [`Port::strip_vlan_tags`](super::Port::strip_vlan_tags).

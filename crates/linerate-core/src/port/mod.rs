@@ -483,6 +483,31 @@ impl Port {
         self.device.set_vlans(vlans)
     }
 
+    /// Sets the use of pause frames (IEEE 802.3, annex 31B), with which a card asks its peer to stop sending for a time. A
+    /// port begins with none, and a reset keeps the setting. The link does not negotiate it: set both ends.
+    ///
+    /// A card sees pause frames only while it receives: after all receive queues have been started.
+    ///
+    /// With [`send`](Pause::send), a receive queue without free descriptors holds up the other queues of the port.
+    ///
+    /// ```
+    /// use linerate::port::Pause;
+    ///
+    /// # fn main() -> linerate::Result<()> {
+    /// let names = ["sim:pause-a?wire=sim:pause-b", "sim:pause-b?wire=sim:pause-a", "vale0:pause"];
+    /// let [mut sender, mut receiver, mut other] = linerate::open(names)?;
+    /// sender.set_pause(Pause { receive: true, send: false })?;
+    /// receiver.set_pause(Pause { receive: false, send: true })?;
+    /// assert!(other.set_pause(Pause::default()).is_err());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported): not an Intel card. [`Gone`](crate::ErrorKind::Gone).
+    pub fn set_pause(&mut self, pause: Pause) -> Result<()> {
+        self.device.set_pause(pause)
+    }
+
     /// Makes the card remove the VLAN tags (0x8100) of received packets. The tag is then in
     /// [`Metadata::vlan`](crate::metadata::Metadata::vlan); a program that forwards such a packet puts it back with
     /// [`Packet::insert_vlan`](crate::Packet::insert_vlan). The port must have no queues yet, or none any more. A reset
@@ -684,6 +709,15 @@ pub enum Link {
         /// 100, 1,000, 10,000; 0 if the card does not report it.
         mbits: u32,
     },
+}
+
+/// The use of pause frames; see [`Port::set_pause`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pause {
+    /// The card stops sending while its peer asks for a pause.
+    pub receive: bool,
+    /// The card asks its peer to pause when its receive buffer fills.
+    pub send: bool,
 }
 
 /// An Ethernet address.

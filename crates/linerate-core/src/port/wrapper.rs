@@ -7,8 +7,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::{
-    Action, CaptureCounts, Clock, Device, Info, Link, MacAddress, Opening, QueueStatistics, Receive, Rss, Rule, RuleId,
-    Statistics, Transmit,
+    Action, CaptureCounts, Clock, Device, Info, Link, MacAddress, Opening, Pause, QueueStatistics, Receive, Rss, Rule,
+    RuleId, Statistics, Transmit,
 };
 use crate::batch::Batch;
 use crate::error::Result;
@@ -282,6 +282,10 @@ impl<W: Wrapper> Device for Wrapped<W> {
 
     fn set_vlans(&mut self, vlans: Option<&[u16]>) -> Result<()> {
         self.inner.set_vlans(vlans)
+    }
+
+    fn set_pause(&mut self, pause: Pause) -> Result<()> {
+        self.inner.set_pause(pause)
     }
 
     fn strip_vlan_tags(&mut self, on: bool) -> Result<()> {

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use linerate_core::error::{ErrorKind, Result};
-use linerate_core::port::{Drops, Link, Rss, Statistics};
+use linerate_core::port::{Drops, Link, Pause, Rss, Statistics};
 use linerate_spec::x82576::*;
 use linerate_spec::{Counter, Register, descriptor};
 
@@ -113,9 +113,7 @@ impl Controller for X82576 {
         hardware.write(RDBAL(queue), base as u32);
         hardware.write(RDBAH(queue), (base >> 32) as u32);
         hardware.write(RDLEN(queue), hardware.config.ring() as u32 * 16);
-        // With one queue, a frame without a descriptor waits in the card's packet buffer. With several queues, a full
-        // queue must not hold up the other queues (8.10.2).
-        let drop = if hardware.config.options.rx_queues > 1 { SRRCTL::DROP_EN } else { 0 };
+        let drop = if hardware.drops_at_queues() { SRRCTL::DROP_EN } else { 0 };
         hardware.write(SRRCTL(queue), hardware.buffer_kib() | SRRCTL::DESCTYPE_ADVANCED | drop);
         // The card writes back each descriptor immediately (WTHRESH 1 would do the same; 8.10.10).
         hardware.write(RXDCTL(queue), 8 << RXDCTL::PTHRESH_SHIFT | 8 << RXDCTL::HTHRESH_SHIFT | RXDCTL::ENABLE);
@@ -194,6 +192,28 @@ impl Controller for X82576 {
     /// One bit is for all queues (section 8.2.1).
     fn strip_vlan_tags<B: Bar>(hardware: &Hardware<B, X82576>, on: bool) {
         hardware.change(CTRL, CTRL::VME, if on { CTRL::VME } else { 0 });
+    }
+
+    /// Uses the registers of section 8.5. The receive packet buffer has its size after a reset, 64 KiB.
+    fn set_pause<B: Bar>(hardware: &Hardware<B, X82576>, pause: Pause) {
+        const BUFFER: u32 = 64 << 10;
+        // Asks for the longest time, in units of 512 bit times, and asks again after half of it.
+        const TIME: u32 = 0xFFFF;
+        for queue in 0..hardware.config.options.rx_queues {
+            let drop = if hardware.drops_at_queues() { SRRCTL::DROP_EN } else { 0 };
+            hardware.change(SRRCTL(queue), SRRCTL::DROP_EN, drop);
+        }
+        if pause.send {
+            // Each end finishes the frame that it is sending; 4 KiB arrive in the time that 3 km of fiber need.
+            let high = BUFFER - 2 * (hardware.longest_written() as u32 + 4) - 4096;
+            let low = high / 2;
+            hardware.write(FCTTV, TIME);
+            hardware.write(FCRTV, TIME / 2);
+            hardware.write(FCRTL0, low & FCRTL0::MASK | FCRTL0::XONE);
+            hardware.write(FCRTH0, high & FCRTH0::MASK);
+        }
+        let bits = if pause.receive { CTRL::RFCE } else { 0 } | if pause.send { CTRL::TFCE } else { 0 };
+        hardware.change(CTRL, CTRL::RFCE | CTRL::TFCE, bits);
     }
 
     /// Writes key, table (128 entries, four to a register) and hash fields (section 7.1.1.7).

@@ -10,7 +10,7 @@ use std::time::Duration;
 use linerate_core::error::{Error, ErrorKind, Result};
 use linerate_core::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Mapping, Placement};
 use linerate_core::metadata::Metadata;
-use linerate_core::port::{Counters, Rss, Scale};
+use linerate_core::port::{Counters, Pause, Rss, Scale};
 use linerate_spec::Register;
 use linerate_spec::x82599::STATUS;
 
@@ -43,6 +43,7 @@ pub struct Hardware<B: Bar, C: Controller> {
     rings: DmaMap,
     packets: DmaMap,
     receiving: Mutex<Receiving<C::Entries>>,
+    pause: Mutex<Pause>,
     /// Buffers of queues that did not stop; free again after a reset.
     quarantined: Mutex<Vec<u32>>,
     pub(super) scale: Mutex<Scale>,
@@ -112,6 +113,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             rings,
             packets,
             receiving: Mutex::default(),
+            pause: Mutex::default(),
             quarantined: Mutex::default(),
             scale: Mutex::default(),
             is_time_stale: AtomicBool::new(false),
@@ -165,6 +167,31 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     /// (section 8.2.3.22).
     pub(in crate::nic) fn longest_written(&self) -> usize {
         self.config.options.max_frame + 4
+    }
+
+    /// Returns whether a receive queue drops frames for which it has no descriptor. Otherwise they wait in the card's
+    /// packet buffer. With several queues, a full queue must not hold up the others (82599 section 8.2.3.8.7, 82576
+    /// section 8.10.2). Only a card that sends pause frames keeps them: without a full buffer, it would send none.
+    pub(in crate::nic) fn drops_at_queues(&self) -> bool {
+        self.config.options.rx_queues > 1 && !self.pause().send
+    }
+
+    fn pause(&self) -> MutexGuard<'_, Pause> {
+        self.pause.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the use of pause frames.
+    pub(super) fn set_pause(&self, pause: Pause) {
+        *self.pause() = pause;
+        C::set_pause(self, pause);
+    }
+
+    /// Writes the use of pause frames to a card that was reset.
+    pub(super) fn restore_pause(&self) {
+        let pause = *self.pause();
+        if pause != Pause::default() {
+            C::set_pause(self, pause);
+        }
     }
 
     /// Returns where the card writes in a buffer.

@@ -47,8 +47,8 @@ use linerate_core::error::{Error, Result};
 use linerate_core::filter::{Filter, Match};
 use linerate_core::memory::{Addresses, Locate, Pool};
 use linerate_core::port::{
-    Action, Capabilities, Clock, Device, Feature, Info, Link, MacAddress, QueueStatistics, Receive, Rss, Rule, RuleId,
-    Rules, Rx, Statistics, Transmit, Tx,
+    Action, Capabilities, Clock, Device, Feature, Info, Link, MacAddress, Pause, QueueStatistics, Receive, Rss, Rule,
+    RuleId, Rules, Rx, Statistics, Transmit, Tx,
 };
 use linerate_spec::{Counter, Register};
 use queue::{IntelRx, IntelTx};
@@ -128,6 +128,8 @@ pub trait Controller: Sized + Send + Sync + 'static {
     fn use_multicast_table<B: Bar>(hardware: &Hardware<B, Self>, on: bool);
     /// Sets whether the table of VLANs is in effect.
     fn use_vlan_table<B: Bar>(hardware: &Hardware<B, Self>, on: bool);
+    /// Sets the use of pause frames. Queues may have started.
+    fn set_pause<B: Bar>(hardware: &Hardware<B, Self>, pause: Pause);
     /// Writes the RSS key and table; the caller has validated the queues.
     fn set_rss<B: Bar>(hardware: &Hardware<B, Self>, rss: &Rss);
     /// Writes the RSS table alone.
@@ -200,6 +202,7 @@ const FEATURES: [Feature; 12] = [
     Feature::Clock,
     Feature::AddressFilter,
     Feature::VlanFilter,
+    Feature::Pause,
 ];
 const RULES: [Feature; 3] = [Feature::RuleToQueue, Feature::RuleToDrop, Feature::RuleToMark];
 
@@ -261,6 +264,7 @@ impl<B: Bar, C: Controller> Intel<B, C> {
             self.hardware.strip_tags(true);
         }
         self.hardware.write_filters(&Filters::default(), &self.filters);
+        self.hardware.restore_pause();
         self.hardware.start_clock()?;
         self.hardware.restore_entries()
     }
@@ -380,6 +384,12 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
 
     fn set_vlans(&mut self, vlans: Option<&[u16]>) -> Result<()> {
         self.change_filters(self.filters.with_vlans(self.name(), vlans)?)
+    }
+
+    fn set_pause(&mut self, pause: Pause) -> Result<()> {
+        self.hardware.check_alive()?;
+        self.hardware.set_pause(pause);
+        Ok(())
     }
 
     fn set_rss(&mut self, rss: &Rss) -> Result<()> {

@@ -6,18 +6,20 @@
 //! - [`spec::x82599`](linerate_spec::x82599): the card's registers
 //! - `init`: reset and bring-up in the datasheet's order
 //! - `link`: the link between MAC and cable; `module`: the module in a cage
+//! - `pause`: pause frames
 //! - `rules`: rules in the card's tables of filters
 //! - this file: the queues' registers, link, filters, interrupts, clock and statistics
 
 mod init;
 mod link;
 mod module;
+mod pause;
 mod rules;
 
 use std::time::Duration;
 
 use linerate_core::error::Result;
-use linerate_core::port::{Drops, Link, Rss, Statistics};
+use linerate_core::port::{Drops, Link, Pause, Rss, Statistics};
 use linerate_spec::x82599::*;
 use linerate_spec::{Counter, Register, descriptor};
 
@@ -107,9 +109,7 @@ impl Controller for X82599 {
         hardware.write(RDBAL(queue), base as u32);
         hardware.write(RDBAH(queue), (base >> 32) as u32);
         hardware.write(RDLEN(queue), hardware.config.ring() as u32 * 16);
-        // With one queue, a frame without a descriptor waits in the card's packet buffer. With several queues, a full
-        // queue must not hold up the other queues (8.2.3.8.7).
-        let drop = if hardware.config.options.rx_queues > 1 { SRRCTL::DROP_EN } else { 0 };
+        let drop = if hardware.drops_at_queues() { SRRCTL::DROP_EN } else { 0 };
         let (coalesced, header) = match (hardware.is_coalescing(), hardware.most_coalesced().ilog2()) {
             (false, _) => (None, 0),
             // 4.6.7.2.1: a header size of 128 bytes, although headers are not split. 8.2.3.8.13: 1, 4, 8 or 16 buffers.
@@ -203,6 +203,10 @@ impl Controller for X82599 {
         for queue in 0..hardware.config.options.rx_queues {
             hardware.change(RXDCTL(queue), RXDCTL::VME, if on { RXDCTL::VME } else { 0 });
         }
+    }
+
+    fn set_pause<B: Bar>(hardware: &Hardware<B, X82599>, pause: Pause) {
+        hardware.init_pause(pause);
     }
 
     /// Writes key, table and hash fields (section 7.1.2.8).
