@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::nic::ixgbe::{Config, Ixgbe};
-use linerate::port::{Device, Link, MacAddress, Rss};
+use linerate::port::{Device, Link, MacAddress, Pause, Rss};
 use linerate::sim82599::{Cable, Card, CardBar, Frame, Traffic, from_fn};
 use linerate::spec::x82599::{CTRL, RXDCTL, TXDCTL};
 use linerate::{Batch, Error, Options};
@@ -165,7 +165,12 @@ fn a_card_that_is_pulled_out_gives_errors_and_works_when_it_is_back() {
         message(device.link()),
         message(device.statistics()),
         message(device.set_promiscuous(true)),
+        message(device.register_counters()),
         message(device.set_mac(MacAddress([2, 0, 0, 0, 0, 1]))),
+        message(device.set_addresses(&[MacAddress([2, 0, 0, 0, 0, 2])])),
+        message(device.set_all_multicast(true)),
+        message(device.set_vlans(Some(&[1]))),
+        message(device.set_pause(Pause::default())),
         message(device.set_rss(&Rss::evenly(1))),
         message(open(&unplugged("gone"), Config::new("sim:gone", pool.clone()))),
         message(rx.stop()),
