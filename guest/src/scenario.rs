@@ -1,5 +1,8 @@
 //! The checks that every card must pass, with every frame verified.
 
+use std::time::Instant;
+
+use linerate_testkit::{Process, mebibytes};
 use serde_json::{Value, json};
 
 use crate::guest::Guest;
@@ -142,4 +145,25 @@ pub fn check_forwarded_flows(guest: &mut Guest, a: &Wire, b: &Wire, queues: u16)
         assert_eq!(by_queue.len(), usize::from(queues));
         assert!(by_queue.iter().all(|slots| slots.as_u64() > Some(0)), "a queue got nothing: {summary}");
     }
+}
+
+/// Exchanges data between the guest and a server at this address ([`exchange`](linerate_testkit::exchange)), and compares
+/// SHA-256 sums.
+#[track_caller]
+pub fn check_exchange(guest: &mut Guest, address: &str, server: Process) {
+    let begin = Instant::now();
+    // The data is larger than the machine's memory with `LINERATE_MIB=1024`, so it is not stored.
+    let client = guest.start(&format!(
+        "rm -f /tmp/copy /tmp/over; mkfifo /tmp/copy; sha256sum </tmp/copy >/tmp/to & head -c {} /dev/urandom \
+         | tee /tmp/copy | nc {address} 7000 | sha256sum >/tmp/from; wait; touch /tmp/over; cat /tmp/from /tmp/to",
+        mebibytes() << 20
+    ));
+    // Up to 20 s for each MiB.
+    let wait = "n=0; until [ -e /tmp/over ] || [ $n = 2000 ]; do usleep 10000; n=$((n+1)); done; [ -e /tmp/over ]";
+    let is_over = (0..mebibytes()).any(|_| guest.attempt(wait).status == 0);
+    assert!(is_over, "the exchange does not end");
+    let sums = guest.wait(client).output.replace("  -", "");
+    let (status, others, errors) = server.end();
+    assert!(status.success() && sums == others && sums.lines().count() == 2, "{sums}{others}{errors}");
+    println!("{} MiB in each direction in {:?}: {sums}", mebibytes(), begin.elapsed());
 }

@@ -1,13 +1,18 @@
 //! Tests of the model with independent drivers: Linux's ixgbe and ixgbevf, and DPDK, use it as a PCI device.
 
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
+use linerate::Batch;
+use linerate::port::{Drops, RxQueue, TxQueue};
 use linerate::sim82599::{Cable, Card, CardKind, Frame, Report, Traffic, Wire};
 use linerate::traffic::Generator;
-use linerate_guest::{A, B, Counted, Guest, Kernel, Machine, Served};
-use linerate_testkit::Deadline;
+use linerate_guest::{A, B, Counted, Guest, Kernel, Machine, Served, check_exchange};
+use linerate_testkit::{Deadline, Namespace, Process, exchange};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
 /// Words in driver messages about faults that a real card would not cause.
@@ -200,6 +205,93 @@ fn offloads_equal_those_of_linux() {
         }
     }
     served.assert_no_breaches("Linux");
+}
+
+/// Our driver is at one end of a cable, and Linux's at the other. Both leave segmentation to their cards, both cards
+/// coalesce, and the SHA-256 sums of both directions are right. Then in a VLAN, whose tags our card strips.
+#[test]
+fn our_driver_exchanges_segments_with_linux_s() {
+    let served = Served::pair(CardKind::X82599Sfp, 0);
+    let mut machine = Machine::new();
+    machine.program("ethtool");
+    served.plug(&mut machine, &["a"]);
+    let mut guest = machine.boot();
+    guest.run("modprobe -a ixgbe 8021q");
+    guest.run("ip addr add 10.8.0.2/24 dev eth0 && ip link set eth0 up");
+    // The card coalesces segments only if interrupts are not too frequent.
+    guest.run("ethtool -C eth0 rx-usecs 100");
+    guest.run("ethtool -K eth0 lro on");
+    guest.wait_for_link("", "eth0");
+    let namespace = Namespace::new("segments");
+    for (tag, address) in [(None, "10.8.0.1"), (Some(77), "10.9.0.1")] {
+        if let Some(tag) = tag {
+            // Linux then turns coalescing off.
+            guest.run(&format!("ip link add link eth0 name eth0.{tag} type vlan id {tag}"));
+            guest.run(&format!("ip addr add 10.9.0.2/24 dev eth0.{tag} && ip link set eth0.{tag} up"));
+        }
+        let card = format!("vfio-user:{}?offloads=on&metadata=on", served.socket("b").display());
+        let open = || {
+            let file = File::open(format!("/run/netns/{}", namespace.name)).unwrap();
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            linerate::open([&card, "tap:t0?offloads=on"]).unwrap()
+        };
+        let [mut card, mut tap] = std::thread::scope(|scope| scope.spawn(open).join().unwrap());
+        card.strip_vlan_tags(tag.is_some()).unwrap();
+        namespace.run(&format!("ip address add {address}/24 dev t0"));
+        namespace.run("ip link set t0 up");
+        let mut ends = [&mut card, &mut tap].map(|port| (port.rx(0).unwrap(), port.tx(0).unwrap()));
+        let before = guest.counter("", "eth0", "hw_rsc_aggregated");
+        let is_over = AtomicBool::new(false);
+        let seen = std::thread::scope(|scope| {
+            let bridge = scope.spawn(|| bridge(&mut ends, tag, &is_over));
+            guest.wait_for_link("", "eth0");
+            let mut server = Process::start(&mut namespace.of(exchange("server", address)));
+            server.await_output("listening");
+            check_exchange(&mut guest, address, server);
+            is_over.store(true, Relaxed);
+            bridge.join().unwrap()
+        });
+        // Neither card coalesces segments with tags.
+        let aggregated = guest.counter("", "eth0", "hw_rsc_aggregated") > before;
+        assert_eq!((aggregated, seen.coalesced > 0), (tag.is_none(), tag.is_none()), "{tag:?}: {seen:?}");
+        assert_eq!(seen.tagged > 0, tag.is_some(), "{seen:?}");
+        assert_eq!(card.statistics().unwrap().drops, Drops::default());
+    }
+    assert_content(&mut guest);
+    for card in &served.cards {
+        assert_eq!(card.breaches(), []);
+    }
+}
+
+/// The packets that a card has received.
+#[derive(Debug, Default)]
+struct Seen {
+    coalesced: u64,
+    tagged: u64,
+}
+
+/// Passes packets between a card and an interface, whose packets are in a VLAN at the card's side if there is a tag.
+fn bridge(ends: &mut [(RxQueue, TxQueue); 2], tag: Option<u16>, is_over: &AtomicBool) -> Seen {
+    let [card, tap] = ends;
+    let (mut received, mut sending, mut seen) = (Batch::new(), Batch::new(), Seen::default());
+    while !is_over.load(Relaxed) {
+        if received.is_empty() {
+            card.0.recv(&mut received);
+            for packet in received.packets() {
+                let metadata = packet.metadata();
+                seen.coalesced += u64::from(metadata.segments > 1);
+                seen.tagged += u64::from(metadata.vlan.is_some());
+            }
+        }
+        if sending.is_empty() {
+            tap.0.recv(&mut sending);
+            let tagged = sending.packets().filter_map(|packet| Some((packet, tag?)));
+            tagged.for_each(|(mut packet, tag)| packet.insert_vlan(tag).unwrap());
+        }
+        tap.1.send(&mut received);
+        card.1.send(&mut sending);
+    }
+    seen
 }
 
 /// Rules steer and drop packets, the RSS table distributes them, and VLAN tags are inserted, stripped and filtered.
