@@ -122,3 +122,8 @@ pub use server::server;
 
 #[cfg(all(fuzzing, feature = "model", feature = "netmap"))]
 pub mod fuzzing;
+
+/// The examples of a page in `docs`.
+#[cfg(all(doctest, feature = "model", feature = "netmap"))]
+#[doc = include_str!("../../../docs/offloads.md")]
+mod offloads {}
