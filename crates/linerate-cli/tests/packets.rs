@@ -350,7 +350,7 @@ fn number_of(n: u64) -> u64 {
 
 /// Linux resolves and pings a port that answers, over IPv4 and IPv6, while `sink` receives and while `gen` sends.
 /// arping finds it, too.
-/// Packets that the port cuts are those of a sender with this segment size, as tcpdump reads them.
+/// tcpdump reads the same packets as from a sender with this segment size.
 #[test]
 fn the_port_cuts_large_packets() {
     let folder = Folder::new("cut");

@@ -214,7 +214,7 @@ impl Metadata {
     pub(crate) fn request_time(first: &mut Slot, view: View<'_>) {
         let presence = if first.is_described() { presence(&view.notes(first)) } else { 0 };
         first.set_described();
-        view.note(first, PRESENCE, &(presence | WANTS_TIME).to_ne_bytes());
+        view.note(first, PRESENCE, &(presence | WANTS_TIME).to_le_bytes());
     }
 
     /// Returns whether the card is to note when the packet with this first slot leaves.
@@ -240,18 +240,19 @@ impl Metadata {
         let flag = |is_present: bool, bit: u32| if is_present { bit } else { 0 };
         let others = flag(kind.is_some(), HAS_KIND) | flag(vlan.is_some(), HAS_VLAN) | flag(mark.is_some(), HAS_MARK);
         let presence = time | verdict | fields | others | u32::from(segments) << SEGMENTS_SHIFT;
+        // Two words, in the order of the layout above.
+        let low = u64::from(presence) | u64::from(hash.map_or(0, |hash| hash.value)) << 32;
+        let tag = u64::from(vlan.unwrap_or(0)) << 16;
+        let high = u64::from(kind.unwrap_or_default().0) | tag | u64::from(mark.unwrap_or(0)) << 32;
         let mut bytes = [0; LEN];
-        bytes[0..4].copy_from_slice(&presence.to_ne_bytes());
-        bytes[4..8].copy_from_slice(&hash.map_or(0, |hash| hash.value).to_ne_bytes());
-        bytes[8..10].copy_from_slice(&kind.unwrap_or_default().0.to_ne_bytes());
-        bytes[10..12].copy_from_slice(&vlan.unwrap_or(0).to_ne_bytes());
-        bytes[12..16].copy_from_slice(&mark.unwrap_or(0).to_ne_bytes());
+        bytes[..8].copy_from_slice(&low.to_le_bytes());
+        bytes[8..].copy_from_slice(&high.to_le_bytes());
         bytes
     }
 
     fn from_bytes(notes: &[u8; View::NOTES]) -> Metadata {
-        let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|n| notes[PRESENCE + at + n]));
-        let half = |at: usize| u16::from_ne_bytes([0, 1].map(|n| notes[PRESENCE + at + n]));
+        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|n| notes[PRESENCE + at + n]));
+        let half = |at: usize| u16::from_le_bytes([0, 1].map(|n| notes[PRESENCE + at + n]));
         let presence = word(0);
         let has = |bit: u32| presence & bit != 0;
         let fields = HashFields::ALL.get(((presence >> FIELDS_SHIFT & 0xF) as usize).wrapping_sub(1));
@@ -274,7 +275,7 @@ impl Metadata {
 /// Returns the presence word.
 #[inline(always)]
 pub(crate) fn presence(notes: &[u8; View::NOTES]) -> u32 {
-    u32::from_ne_bytes([0, 1, 2, 3].map(|n| notes[PRESENCE + n]))
+    u32::from_le_bytes([0, 1, 2, 3].map(|n| notes[PRESENCE + n]))
 }
 
 #[cfg(test)]

@@ -215,7 +215,7 @@ pub fn stamp(first: &mut Slot, view: View<'_>, nanoseconds: u64, origin: Origin)
     let mut bytes = [0; PRESENCE + 4 - ORIGIN];
     bytes[..Origin::LEN].copy_from_slice(&origin.to_bytes());
     bytes[STAMP - ORIGIN..PRESENCE - ORIGIN].copy_from_slice(&nanoseconds.to_ne_bytes());
-    bytes[PRESENCE - ORIGIN..].copy_from_slice(&(presence | HAS_TIME).to_ne_bytes());
+    bytes[PRESENCE - ORIGIN..].copy_from_slice(&(presence | HAS_TIME).to_le_bytes());
     view.note(first, ORIGIN, &bytes);
 }
 

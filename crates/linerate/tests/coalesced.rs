@@ -17,7 +17,7 @@ const BUFFERS: usize = 4096;
 
 type Frames = Arc<Mutex<VecDeque<Vec<u8>>>>;
 
-/// Gives the card these frames, and keeps those that it sends.
+/// Gives the card these frames, and keeps the frames that it sends.
 struct Ends {
     arriving: Frames,
     sent: Frames,

@@ -12,7 +12,7 @@ pub(super) const HIGHEST_VLAN: u16 = 4094;
 /// The filters of a card. [`Filters::default`] is the state after a reset of the card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Filters {
-    /// All packets are received, except those of other VLANs.
+    /// All packets are received, except packets of other VLANs.
     pub promiscuous: bool,
     /// All multicast packets are received.
     pub all_multicast: bool,

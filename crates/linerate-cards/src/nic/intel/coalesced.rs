@@ -154,7 +154,7 @@ impl<B: Bar, C: Controller, L: Locate> CoalescedRx<B, C, L> {
         let segments = packet.segments();
         // The card coalesces only segments with right checksums (7.11.2).
         let is_right = segments < 2
-            || metadata::<C>(words, false).checksum == Checksum::Good && {
+            || metadata::<C>(words).checksum == Checksum::Good && {
                 // SAFETY: the view is used with slots of the queue's pool.
                 let view = unsafe { self.rx.pool.region().view() };
                 leave_segments(packet, self.rx.hardware.config.options.max_frame, view).is_some()
@@ -189,7 +189,7 @@ impl<B: Bar, C: Controller, L: Locate> CoalescedRx<B, C, L> {
         // SAFETY: the view is used with a slot of the queue's pool.
         let view = unsafe { self.rx.pool.region().view() };
         let (hardware, segments) = (&self.rx.hardware, u8::try_from(segments).unwrap_or(u8::MAX));
-        Metadata { segments, ..hardware.metadata(words, hardware.strips_tags()) }.describe(first, view);
+        Metadata { segments, ..hardware.metadata(words) }.describe(first, view);
         if let Some(time) = self.rx.hardware.time_of(words[1]) {
             stamp(first, view, time, Origin::Card);
         }

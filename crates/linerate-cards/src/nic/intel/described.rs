@@ -6,11 +6,13 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use linerate_core::batch::Batch;
-use linerate_core::memory::Locate;
+use linerate_core::memory::{Locate, View};
 use linerate_core::packet::{Origin, stamp};
 use linerate_core::slot::Slot;
 
 use super::Controller;
+use super::hardware::Hardware;
+use super::metadata::metadata;
 use super::queue::IntelRx;
 use crate::nic::described::Describe;
 use crate::pci::Bar;
@@ -32,7 +34,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
     fn take_described(&mut self, slots: &mut [Slot], fresh: &[u32]) -> usize {
         // SAFETY: the view is used with buffers of the ring, which are of this pool.
         let view = unsafe { self.pool.region().view() };
-        let (placement, longest, strips_tags) = (self.placement, self.longest, self.hardware.strips_tags());
+        let (placement, longest, rare) = (self.placement, self.longest, self.hardware.rare_metadata());
         let (descriptors, bufs) = self.ring.rest();
         let mut there = 0;
         for (descriptor, &buf) in descriptors.iter().zip(&*bufs).take(slots.len().min(fresh.len())) {
@@ -43,12 +45,24 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             }
             // SAFETY: the card is done with the buffer; this slot is gone before `take_run` makes one.
             let mut slot = unsafe { placement.slot(buf, 0, false) };
-            self.hardware.metadata([descriptor[0].load(Relaxed), word], strips_tags).describe(&mut slot, view);
-            if let Some(time) = self.hardware.time_of(word) {
-                stamp(&mut slot, view, time, Origin::Card);
+            let words = [descriptor[0].load(Relaxed), word];
+            metadata::<C>(words).describe(&mut slot, view);
+            if word & rare != 0 {
+                self.hardware.describe(&mut slot, view, words);
             }
             there += 1;
         }
         self.take_run(&mut slots[..there], &fresh[..there])
+    }
+}
+
+impl<B: Bar, C: Controller> Hardware<B, C> {
+    /// Notes all metadata of a packet, and its time. Separate, because few packets have more than the common metadata.
+    #[inline(never)]
+    pub(super) fn describe(&self, first: &mut Slot, view: View<'_>, words: [u64; 2]) {
+        self.metadata(words).describe(first, view);
+        if let Some(time) = self.time_of(words[1]) {
+            stamp(first, view, time, Origin::Card);
+        }
     }
 }

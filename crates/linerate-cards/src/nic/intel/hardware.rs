@@ -12,6 +12,7 @@ use linerate_core::memory::{Addresses, DeviceAddress, DmaMap, DmaSpace, Mapping,
 use linerate_core::metadata::Metadata;
 use linerate_core::port::{Counters, Pause, Rss, Scale};
 use linerate_spec::Register;
+use linerate_spec::descriptor::receive;
 use linerate_spec::x82599::STATUS;
 
 use super::chains::MOST_PACKETS;
@@ -345,25 +346,20 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         }
     }
 
-    /// Returns whether the card removes VLAN tags.
-    pub(super) fn strips_tags(&self) -> bool {
-        self.strips_tags.load(Ordering::Relaxed)
+    /// Returns the bits of a descriptor's word 1 with which a packet has a mark, a time or a tag in its metadata.
+    pub(super) fn rare_metadata(&self) -> u64 {
+        let strips_tags = self.strips_tags.load(Ordering::Relaxed);
+        receive::FLM | receive::TS | if strips_tags { receive::VP } else { 0 }
     }
 
-    /// Returns the metadata of the packet whose last descriptor has these words.
-    #[inline(always)]
-    pub(super) fn metadata(&self, words: [u64; 2], strips_tags: bool) -> Metadata {
-        let metadata = metadata::<C>(words, strips_tags);
-        match filter(words) {
-            None => metadata,
-            Some(filter) => Metadata { mark: self.mark(filter), ..metadata },
-        }
-    }
-
-    #[cold]
-    fn mark(&self, filter: u16) -> Option<u32> {
-        let entry = self.marks.get(usize::from(filter))?.load(Ordering::Relaxed);
-        (entry & HAS_MARK != 0).then_some(entry as u32)
+    /// Returns all metadata of the packet whose last descriptor has these words.
+    pub(super) fn metadata(&self, words: [u64; 2]) -> Metadata {
+        let has_tag = words[1] & receive::VP & self.rare_metadata() != 0;
+        let vlan = has_tag.then_some((words[1] >> receive::VLAN_SHIFT) as u16);
+        let entry = filter(words).and_then(|filter| self.marks.get(usize::from(filter)));
+        let entry = entry.map_or(0, |entry| entry.load(Ordering::Relaxed));
+        let mark = (entry & HAS_MARK != 0).then_some(entry as u32);
+        Metadata { vlan, mark, ..metadata::<C>(words) }
     }
 
     /// Resets the state of queues, but keeps the rules; the card must have been reset, and must not receive.

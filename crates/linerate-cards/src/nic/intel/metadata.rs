@@ -5,9 +5,8 @@ use linerate_spec::descriptor::receive;
 
 use super::Controller;
 
-/// Returns the metadata in the words of a packet's last descriptor, except the mark. `strips_tags` tells whether the
-/// card removes VLAN tags.
-pub fn metadata<C: Controller>([first, second]: [u64; 2], strips_tags: bool) -> Metadata {
+/// Returns the metadata in the words of a packet's last descriptor that all packets have.
+pub fn metadata<C: Controller>([first, second]: [u64; 2]) -> Metadata {
     let has = |bit: u64| second & bit != 0;
     let checksum = match (has(receive::IPCS), has(receive::L4CS)) {
         (true, _) if has(C::IP_ERROR) => Checksum::Bad,
@@ -27,8 +26,7 @@ pub fn metadata<C: Controller>([first, second]: [u64; 2], strips_tags: bool) -> 
     let hash = fields.map(|fields| Hash { value: (first >> receive::RSS_HASH_SHIFT) as u32, fields });
     let headers = (first & receive::TYPE_HEADERS) >> receive::TYPE_SHIFT;
     let kind = (first & receive::TYPE_ETQF == 0).then_some(PacketKind(headers as u16));
-    let vlan = (strips_tags && has(receive::VP)).then_some((second >> receive::VLAN_SHIFT) as u16);
-    Metadata { checksum, hash, kind, vlan, ..Metadata::default() }
+    Metadata { checksum, hash, kind, ..Metadata::default() }
 }
 
 /// Returns the index of the flow director's filter that the packet matches, if the descriptor has it.

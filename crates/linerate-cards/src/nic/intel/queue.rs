@@ -320,7 +320,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             self.refill();
             if !more {
                 if self.hardware.config.options.metadata {
-                    batch.describe_last(&self.hardware.metadata([first, word], self.hardware.strips_tags()));
+                    batch.describe_last(&self.hardware.metadata([first, word]));
                     if let Some(time) = self.hardware.time_of(word) {
                         batch.stamp_last_of(time, Origin::Card);
                     }

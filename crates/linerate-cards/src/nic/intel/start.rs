@@ -32,7 +32,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         counters: Arc<QueueCounters>,
     ) -> Result<IntelRx<B, C, L>> {
         let pool = &hardware.config.pool;
-        // The ring's buffers, and those of partially received packets.
+        // The buffers of the ring and of partially received packets.
         let reservation = pool.reserve(descriptors.len() + hardware.most_partial())?;
         let Some(bufs) = pool.take(descriptors.len()) else {
             let (buffers, needed) = (pool.available(), descriptors.len());
