@@ -108,7 +108,9 @@ pub fn run(port: &str, traffic: &Traffic, options: &RunOptions) -> Result<ExitCo
     let count = streams.iter().map(|stream| stream.count).sum::<Option<u64>>();
     let mut run = Run::open(&Generate, &[port], count, &options)?;
     run.live.no_rate = "the rate cannot change while one of several streams is at full speed".to_string();
-    run.ports.sends_frames_of(longest);
+    // The slots of packets that the port cuts are not those of the frames.
+    let is_cut = streams.iter().any(|stream| stream.segment.is_some());
+    run.ports.sends_frames_of(if is_cut { usize::MAX } else { longest });
     // A chain has at most 64 slots.
     let most = 64 * run.ports.devices[0].pool().region().room();
     if longest_packet > most {

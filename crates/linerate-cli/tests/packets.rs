@@ -367,6 +367,20 @@ fn the_port_cuts_large_packets() {
         let right = if protocol == "tcp" { "(correct)" } else { "[udp sum ok]" };
         assert_eq!(said.matches(right).count(), 3 * 43, "{packet}: {said}");
     }
+    // Rings that hold few of the packets, several streams, and a software port: all frames leave.
+    let streams = folder.path("streams.toml");
+    let stream = |name: &str, packet: &str, segment: u16| {
+        format!("[[stream]]\nname = '{name}'\npacket = '{packet}'\nsegment = {segment}\ncount = 100\n")
+    };
+    let both = stream("a", "eth/ip/tcp/payload(65400)", 1448) + &stream("b", "eth/ip6/udp/payload(3000)", 1000);
+    std::fs::write(&streams, both).unwrap();
+    for port in ["sim:0?wire=sink&ring=64", &format!("pcap:{}?write", folder.path("streams.pcap"))] {
+        let output = expect(0, &mut linerate(&["gen", port, "--streams", &streams, "--seconds", "60", "--json"]));
+        let summary = summary(&output.stdout);
+        let port = &summary["ports"][0];
+        assert_eq!((&summary["packets"], &port["tx_packets"]), (&200.into(), &(4600 + 300).into()), "{summary}");
+        assert!(!text(&output.stderr).contains("not sent"));
+    }
     for (packet, why) in [("eth/arp", "not TCP or UDP"), ("eth/ip/udp/stamp", "leave out the layer stamp")] {
         let refused =
             expect(2, &mut linerate(&["gen", "null:", "--packet", packet, "--segment", "100", "--count", "1"]));

@@ -93,7 +93,11 @@ impl Sender {
             }
         }
         let room = self.pool.region().room();
-        let sent = send(&mut self.tx, &mut self.batch, self.lanes.iter().any(|lane| lane.source.longest() > room));
+        let mut sent = send(&mut self.tx, &mut self.batch, self.lanes.iter().any(|lane| lane.source.longest() > room));
+        if self.lanes.iter().any(|lane| lane.segment.is_some()) {
+            // A port that cuts packets in software leaves segments in the batch: packets count once all are sent.
+            sent = if self.batch.is_empty() { self.runs.iter().map(|(_, packets)| packets).sum() } else { 0 };
+        }
         self.attribute(sent);
         let has_room = self.batch.is_empty();
         if has_room == self.blocked.is_some() {
@@ -112,12 +116,13 @@ impl Sender {
 
     /// Fills the batch with the frames that are due, and then with frames of streams at full speed.
     fn fill(&mut self) {
+        // The last packet may have exceeded the capacity, if it has several slots.
         let capacity = self.batch.capacity();
         let (first, lanes) = (self.first, self.lanes.len());
         self.first = if first + 1 < lanes { first + 1 } else { 0 };
         for number in (first..lanes).chain(0..first) {
             let lane = &mut self.lanes[number];
-            let most = ((capacity - self.batch.len()) as u64).min(lane.left) as usize;
+            let most = (capacity.saturating_sub(self.batch.len()) as u64).min(lane.left) as usize;
             if let Some(pacer) = lane.pacer.as_mut().filter(|_| most > 0) {
                 let due = pacer.take_up_to(lane.min_batch.min(most), most);
                 self.make(number, due);
@@ -127,7 +132,7 @@ impl Sender {
         for number in 0..self.lanes.len() {
             if self.lanes[number].pacer.is_none() {
                 // Each lane gets an equal part of the room.
-                let part = (capacity - self.batch.len()).div_ceil(unpaced);
+                let part = capacity.saturating_sub(self.batch.len()).div_ceil(unpaced);
                 unpaced -= 1;
                 self.make(number, part.min(usize::try_from(self.lanes[number].left).unwrap_or(usize::MAX)));
             }
