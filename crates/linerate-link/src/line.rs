@@ -19,6 +19,7 @@ use std::time::Instant;
 use linerate_core::batch::MAX_CHAIN;
 use linerate_core::memory::Pool;
 use linerate_core::port::Random;
+use linerate_core::slot::Slot;
 use linerate_core::{Batch, Fifo, Store, Stored, Taken};
 
 use crate::codel::{CodelState, mark};
@@ -202,6 +203,12 @@ impl Line {
         while self.ready.is_empty() {
             if !self.has_room() {
                 break;
+            }
+            // A checksum that is computed later would hide a fault. What cannot be finished is dropped, and counted, by
+            // the port that sends it.
+            if batch.first().is_some_and(Slot::is_unfinished) && (self.faults.change_packets() || self.player.is_some())
+            {
+                batch.finish_packet(0);
             }
             let Some(mut packet) = batch.take() else { break };
             let len = packet.packet().len();
