@@ -9,6 +9,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use fake::{Fake, RING};
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
+use linerate::metadata::{Checksum, PacketKind};
+use linerate::port::Vectors;
 use linerate::spec::descriptor::{receive, transmit};
 use linerate::{Batch, Options};
 use proptest::prelude::*;
@@ -143,5 +145,32 @@ fn malformed_coalesced_packets_are_dropped() {
         batch.clear();
         let held = fake.rx.buffers() + fake.tx.buffers() + batch.cached();
         assert_eq!(held + pool.available(), pool.region().buffers(), "{what}");
+    }
+}
+
+/// A packet of two buffers whose end arrives later has the metadata of its end, also if the end could be a packet.
+#[test]
+fn a_packet_whose_end_is_late_has_metadata() {
+    for vectors in [Vectors::Best, Vectors::Scalar] {
+        let pool = Pool::new(Region::new(&RegionOptions::default()).unwrap());
+        let mut fake = Fake::opened(Options { metadata: true, vectors, ..Options::default() }, pool, None);
+        let mut batch = Batch::new();
+        for round in 0..RING {
+            let at = 2 * round % RING;
+            let write = |fake: &Fake, at: usize, words: [u64; 2]| {
+                let ring = fake::words(fake.card.memory().0, 0, RING * 2);
+                ring[2 * at].store(words[0], Relaxed);
+                ring[2 * at + 1].store(words[1], Relaxed);
+            };
+            write(&fake, at, [0, receive::DD | 1000 << receive::LENGTH_SHIFT]);
+            assert_eq!(fake.rx.recv(&mut batch), 0);
+            let end = receive::DD | receive::EOP | receive::L4CS | 100 << receive::LENGTH_SHIFT;
+            write(&fake, at + 1, [receive::TYPE_IPV4 | receive::TYPE_TCP, end]);
+            assert_eq!(fake.rx.recv(&mut batch), 2);
+            let packet = batch.packets().next().unwrap();
+            let (metadata, kind) = (packet.metadata(), PacketKind(PacketKind::IPV4 | PacketKind::TCP));
+            assert_eq!((metadata.checksum, metadata.kind, packet.len()), (Checksum::Good, Some(kind), 1100), "{round}");
+            batch.clear();
+        }
     }
 }
