@@ -56,7 +56,8 @@ impl Offload {
     /// Prepares the headers of a packet of `len` bytes whose TCP or UDP checksum is left to the port that sends it, and
     /// returns what is left. With a `size`, the payload is also left to be segmented into parts of that size. `first`
     /// are the packet's first bytes, with all headers. Returns `None` and changes nothing if the outermost IP packet has
-    /// neither protocol, is a fragment, has a routing header, or has another length than the packet.
+    /// neither protocol, is a fragment, has a routing header, or has another length than the packet, or if there are more
+    /// than 2,048 segments.
     ///
     /// [`Packet::leave_checksum`](crate::Packet::leave_checksum) and
     /// [`Packet::leave_segments`](crate::Packet::leave_segments) do this for a packet of a batch.
@@ -88,6 +89,11 @@ impl Offload {
         let padding = if end < len && len <= 60 { first.get(end..len)? } else { &[] };
         let is_whole = end == len || !padding.is_empty() && padding.iter().all(|&byte| byte == 0) && size.is_none();
         let length = end.checked_sub(transport).filter(|length| is_whole && *length >= place + 2)? as u16;
+        if let Some(size) = size {
+            let header = if protocol == 6 { usize::from(*first.get(transport + 12)? >> 4) * 4 } else { 8 };
+            let segments = usize::from(length).saturating_sub(header) / usize::from(size.get());
+            (segments <= MOST_SEGMENTS).then_some(())?;
+        }
         let sum = !checksum([&first[addresses], &[0, protocol], &length.to_be_bytes()]);
         first.get_mut(transport + place..)?.first_chunk_mut::<2>()?.copy_from_slice(&sum.to_be_bytes());
         let ([a, b], [c, d]) = (size.map_or(0, NonZeroU16::get).to_le_bytes(), (transport as u16).to_le_bytes());

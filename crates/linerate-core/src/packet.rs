@@ -236,6 +236,8 @@ const ADDRESSES: usize = 12;
 const TAG: usize = 4;
 /// A VLAN tag's first two bytes (IEEE 802.1Q, table 9-1: customer VLAN).
 const VLAN: u16 = 0x8100;
+/// The same of all tags that offloads see through: customer and service VLAN.
+const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xA8]];
 
 /// One packet of a batch. Its bytes are in one slot or, if it is longer than a buffer, in a chain of slots.
 ///
@@ -569,11 +571,16 @@ impl Packet<'_> {
     ///
     /// # Errors
     /// [`ErrorKind::NoRoom`] if the first slot is shorter than the addresses, or the
-    /// [`headroom`](Packet::headroom) than the tag. The packet is then unchanged.
+    /// [`headroom`](Packet::headroom) than the tag; [`ErrorKind::Unfinished`] if the packet is still to be segmented and
+    /// already has two tags. The packet is then unchanged.
     pub fn insert_vlan(&mut self, tci: u16) -> Result<()> {
         let Some(addresses) = self.first_chunk::<ADDRESSES>().copied() else {
             return Err(not_in_first_slot(ADDRESSES, self.slots[0].len()));
         };
+        let is_tagged = |at: usize| self.get(at..).is_some_and(|bytes| TAGS.iter().any(|tag| bytes.starts_with(tag)));
+        if self.slots[0].is_unfinished() && is_tagged(ADDRESSES) && is_tagged(ADDRESSES + TAG) {
+            self.finish()?;
+        }
         self.with_pending(TAG as i16, |packet| packet.push(TAG).map(drop))?;
         let [a, b] = VLAN.to_be_bytes();
         let [high, low] = tci.to_be_bytes();
@@ -768,7 +775,7 @@ impl Packet<'_> {
         let Some(first) = self.slots.first_mut() else { return Ok(()) };
         let Some(left) = Offload::leave(view.bytes_mut(first), len, size) else {
             let why = "the packet has no checksum that can be left: it is not TCP or UDP, a fragment, has a routing \
-                       header, or has another length than in its IP header";
+                       header, more than two VLAN tags or 2,048 segments, or another length than in its IP header";
             return Err(Error::new(ErrorKind::Unsupported, "", why));
         };
         left.note(first, view);

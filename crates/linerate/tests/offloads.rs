@@ -524,38 +524,71 @@ fn segments_that_fill_the_batch_are_sent() {
     assert!(frames == expected);
 }
 
-/// A port whose other end has not asked for offloads sends whole frames.
-#[test]
-fn other_kinds_do_what_is_left_in_software() {
+/// Sends a packet of 50,000 bytes, left to be segmented, from the first of these ports to the last. Returns the frames
+/// that arrive, and those of the software.
+fn cut_between(names: &[&str]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let mut tcp = Vec::new();
     let headers = etherparse::PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9);
     headers.tcp(80, 4321, 0, 1000).write(&mut tcp, &(0..50_000).map(|n| n as u8).collect::<Vec<_>>()).unwrap();
     let size = NonZeroU16::new(1448);
     let len = tcp.len();
     let left = Offload::leave(&mut tcp, len, size).unwrap();
-    let left = in_software(&tcp, left, 1522);
+    let expected = in_software(&tcp, left, 1522);
+    let mut ports = Options::default().open_all(names).unwrap();
+    let mut rx = ports.last_mut().unwrap().rx(0).unwrap();
+    let (mut tx, mut batch) = (ports[0].tx(0).unwrap(), Batch::new());
+    batch.push(ports[0].pool(), &tcp);
+    batch.packets().for_each(|mut packet| packet.leave_segments(size.unwrap()).unwrap());
+    let (mut received, mut frames) = (Batch::new(), Vec::new());
+    let deadline = Deadline::begin();
+    while frames.len() < expected.len() {
+        deadline.check(|| format!("{names:?}: {} of {} frames arrived", frames.len(), expected.len()));
+        tx.send(&mut batch);
+        rx.recv(&mut received);
+        received.packets().for_each(|packet| {
+            assert!(packet.offload().is_none(), "{names:?}");
+            let mut bytes = Vec::new();
+            packet.append_to(&mut bytes);
+            frames.push(bytes);
+        });
+        received.clear();
+    }
+    (frames, expected)
+}
+
+/// A port whose other end has not asked for offloads sends whole frames.
+#[test]
+fn other_kinds_do_what_is_left_in_software() {
     let pairs =
         [["54{1", "54}1"], ["vale54o:a", "vale54o:b"], ["link:54{2?delay=1ms", "54}2"], ["faulty:54{3", "54}3"]];
     for names in pairs.iter().map(|pair| &pair[..]).chain([&["echo:54"][..]]) {
-        let mut ports = Options::default().open_all(names).unwrap();
-        let mut rx = ports.last_mut().unwrap().rx(0).unwrap();
-        let (mut tx, mut batch) = (ports[0].tx(0).unwrap(), Batch::new());
-        batch.push(ports[0].pool(), &tcp);
-        batch.packets().for_each(|mut packet| packet.leave_segments(size.unwrap()).unwrap());
-        let (mut received, mut frames) = (Batch::new(), Vec::new());
-        let deadline = Deadline::begin();
-        while frames.len() < left.len() {
-            deadline.check(|| format!("{names:?}: {} of {} frames arrived", frames.len(), left.len()));
-            tx.send(&mut batch);
-            rx.recv(&mut received);
-            received.packets().for_each(|packet| {
-                assert!(packet.offload().is_none(), "{names:?}");
-                let mut bytes = Vec::new();
-                packet.append_to(&mut bytes);
-                frames.push(bytes);
-            });
-            received.clear();
-        }
-        assert!(frames == left, "{names:?}");
+        let (frames, expected) = cut_between(names);
+        assert!(frames == expected, "{names:?}");
     }
+}
+
+/// A damaged frame has the checksum of the frame that was sent.
+#[test]
+fn damage_is_not_hidden_by_a_later_checksum() {
+    let (frames, expected) = cut_between(&["faulty:54{4?corrupt=100%", "54}4"]);
+    for (frame, expected) in frames.iter().zip(&expected) {
+        let different: u32 = frame.iter().zip(expected).map(|(one, other)| (one ^ other).count_ones()).sum();
+        assert_eq!((frame.len(), different), (expected.len(), 1));
+    }
+}
+
+#[test]
+fn packets_that_cannot_be_cut_are_refused() {
+    let [port] = linerate::open(["null:"]).unwrap();
+    let (mut tcp, mut batch) = (Vec::new(), Batch::new());
+    let headers = etherparse::PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9);
+    headers.tcp(80, 4321, 0, 1000).write(&mut tcp, &[7; 2_048 * 2 + 1]).unwrap();
+    batch.push(port.pool(), &tcp);
+    let mut packet = batch.packets().next().unwrap();
+    assert!(packet.leave_segments(1.try_into().unwrap()).unwrap_err().why().contains("2,048 segments"));
+    packet.leave_segments(2.try_into().unwrap()).unwrap();
+    packet.insert_vlan(1).unwrap();
+    packet.insert_vlan(2).unwrap();
+    assert_eq!(packet.insert_vlan(3).unwrap_err().kind(), ErrorKind::Unfinished);
+    assert_eq!((packet.remove_vlan().unwrap(), packet.len()), (Some(2), tcp.len() + 4));
 }
