@@ -8,7 +8,7 @@
 //! - [`Interface`]: an interface and its current state
 //! - `bpf`, `instructions`: loading a BPF program, and assembling it
 //! - `flow`: the option `flow=`, which selects a port's packets
-//! - `interface_drops`: packets that an interface drops on transmit
+//! - `interface_drops`: packets that an interface drops on transmit; `netlink`: requests to the kernel
 //! - `packet_socket`: the addresses of packet sockets; `option`: socket options that no crate covers
 //! - `steering`: a card's flow rules, and their removal
 //!
@@ -21,6 +21,7 @@ mod host;
 mod instructions;
 mod interface;
 mod interface_drops;
+mod netlink;
 mod option;
 mod packet;
 mod packet_socket;
