@@ -61,8 +61,9 @@ pub struct Metadata {
     /// The packet's headers.
     pub kind: Option<PacketKind>,
     /// The VLAN tag that the card has removed from the packet
-    /// ([`Port::strip_vlan_tags`](crate::port::Port::strip_vlan_tags)): priority (3 bits), drop eligible indicator, and
-    /// the VLAN's number (12 bits; IEEE 802.1Q, 9.6). [`Packet::insert_vlan`](crate::Packet::insert_vlan) puts it back.
+    /// ([`Port::strip_vlan_tags`](crate::port::Port::strip_vlan_tags)), or the driver of an `xdp:` port: priority
+    /// (3 bits), drop eligible indicator, and the VLAN's number (12 bits; IEEE 802.1Q, 9.6).
+    /// [`Packet::insert_vlan`](crate::Packet::insert_vlan) puts it back.
     pub vlan: Option<u16>,
     /// The number in the rule that matched the packet ([`Action::Mark`](crate::port::Action::Mark)).
     pub mark: Option<u32>,
@@ -154,16 +155,19 @@ pub enum HashFields {
     TcpIpv6,
     /// The IPv6 addresses and UDP ports.
     UdpIpv6,
+    /// The port does not know which.
+    Unknown,
 }
 
 impl HashFields {
-    const ALL: [HashFields; 6] = [
+    const ALL: [HashFields; 7] = [
         HashFields::Ipv4,
         HashFields::TcpIpv4,
         HashFields::UdpIpv4,
         HashFields::Ipv6,
         HashFields::TcpIpv6,
         HashFields::UdpIpv6,
+        HashFields::Unknown,
     ];
 }
 
