@@ -106,12 +106,15 @@ struct ProgramLoad {
 
 /// `BPF_F_XDP_HAS_FRAGS`: the program supports frames longer than a page.
 const HAS_FRAGMENTS: u32 = 1 << 5;
+/// `BPF_F_XDP_DEV_BOUND_ONLY`: the program may call functions of the interface's driver, and runs only there.
+const FOR_INTERFACE: u32 = 1 << 6;
 
 /// The type of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// XDP, with or without frames longer than a page.
-    Xdp { fragments: bool },
+    /// XDP, with or without frames longer than a page. With an interface's index, the program may call functions of its
+    /// driver (Linux 6.3).
+    Xdp { fragments: bool, interface: Option<u32> },
     /// Traffic control: packets that enter or leave the stack through an interface.
     Traffic,
 }
@@ -138,6 +141,13 @@ impl Program {
     pub fn load(instructions: &[Instruction], kind: Kind) -> io::Result<Program> {
         let mut name = [0; 16];
         name[..8].copy_from_slice(b"linerate");
+        let (flags, interface) = match kind {
+            Kind::Traffic => (0, None),
+            Kind::Xdp { fragments, interface } => (
+                if fragments { HAS_FRAGMENTS } else { 0 } | if interface.is_some() { FOR_INTERFACE } else { 0 },
+                interface,
+            ),
+        };
         let mut load = ProgramLoad {
             kind: if kind == Kind::Traffic { PROG_TYPE_SCHED_CLS } else { PROG_TYPE_XDP },
             count: instructions.len() as u32,
@@ -147,9 +157,9 @@ impl Program {
             log_size: 0,
             log: 0,
             kernel_version: 0,
-            flags: if kind == (Kind::Xdp { fragments: true }) { HAS_FRAGMENTS } else { 0 },
+            flags,
             name,
-            interface: 0,
+            interface: interface.unwrap_or(0),
             attach_type: if kind == Kind::Traffic { ATTACH_TCX_INGRESS } else { ATTACH_XDP },
         };
         let refused = match bpf(PROG_LOAD, &mut load) {
@@ -173,13 +183,24 @@ impl Program {
     /// Returns the program's result for a frame, such as `XDP_PASS`, without an interface.
     #[cfg(test)]
     pub fn test(&self, frame: &[u8]) -> io::Result<u32> {
+        self.test_with_output(frame).map(|(answer, _)| answer)
+    }
+
+    /// As [`test`](Program::test). Also returns the frame after the program, with its metadata before it.
+    #[cfg(test)]
+    pub fn test_with_output(&self, frame: &[u8]) -> io::Result<(u32, Vec<u8>)> {
+        let mut output = vec![0; frame.len() + 256];
         let mut run = TestRun {
+            size_out: output.len() as u32,
+            data_out: output.as_mut_ptr() as u64,
             program: self.0.as_raw_fd() as u32,
             size_in: frame.len() as u32,
             data_in: frame.as_ptr() as u64,
             ..TestRun::default()
         };
-        bpf(PROG_TEST_RUN, &mut run).map(|_| run.answer)
+        bpf(PROG_TEST_RUN, &mut run)?;
+        output.truncate(run.size_out as usize);
+        Ok((run.answer, output))
     }
 
     /// Attaches the program to an interface's traffic until the link is dropped or the process ends.

@@ -55,6 +55,8 @@ const EXIT: u8 = 0x90;
 /// A 64-bit load in two instructions, and the source that turns a descriptor into a map.
 const LOAD_64: u8 = 0x18;
 const IS_MAP: u8 = 1;
+/// `BPF_PSEUDO_KFUNC_CALL`: the source of a call by the function's number in the kernel's types.
+const BY_TYPE: u8 = 2;
 
 impl Width {
     fn code(self) -> u8 {
@@ -175,6 +177,11 @@ impl Assembler {
     /// Calls one of the kernel's functions.
     pub fn call(&mut self, function: i32) {
         self.push(JMP | CALL, R(0), R(0), 0, function);
+    }
+
+    /// Calls the kernel's function with this number in its types (`crate::btf`).
+    pub fn call_by_type(&mut self, function: u32) {
+        self.push(JMP | CALL, R(0), R(BY_TYPE), 0, function as i32);
     }
 
     /// Returns the value of register 0.

@@ -29,7 +29,7 @@ pub struct TransmitDrops {
 impl TransmitDrops {
     /// Starts at the present count. Without a socket, the count stays 0.
     pub fn new(interface: &Interface) -> TransmitDrops {
-        let socket = netlink::socket();
+        let socket = netlink::socket(None);
         let at_start = socket.as_ref().and_then(|socket| tx_dropped(socket, interface)).unwrap_or(0);
         TransmitDrops { socket, at_start, last: AtomicU64::new(at_start) }
     }

@@ -6,7 +6,7 @@
 //! - [`open_stack`]: the kernel's network stack, detached from an interface
 //! - [`KernelPort`]: the control side of all these ports
 //! - [`Interface`]: an interface and its current state
-//! - `bpf`, `instructions`: loading a BPF program, and assembling it
+//! - `bpf`, `instructions`, `btf`: loading a BPF program, assembling it, and the kernel's functions that it calls
 //! - `flow`: the option `flow=`, which selects a port's packets
 //! - `interface_drops`: packets that an interface drops on transmit; `netlink`: requests to the kernel
 //! - `packet_socket`: the addresses of packet sockets; `option`: socket options that no crate covers
@@ -15,6 +15,7 @@
 //! This crate uses memory, ports and filters, but no cards.
 
 mod bpf;
+mod btf;
 mod capabilities;
 mod flow;
 mod host;

@@ -2,16 +2,30 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
+use rustix::net::{
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
+};
+
+use super::interface::Interface;
 
 const NLM_F_REQUEST: u16 = 1;
-/// The lengths of `struct nlmsghdr` and `struct rtattr`.
+/// The lengths of `struct nlmsghdr`, `struct genlmsghdr` and `struct rtattr`.
 pub const HEADER: usize = 16;
-pub const ATTRIBUTE: usize = 4;
+const GENERIC_HEADER: usize = 4;
+const ATTRIBUTE: usize = 4;
 
-/// Opens a socket of NETLINK_ROUTE.
-pub fn socket() -> Option<OwnedFd> {
-    socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None).ok()
+// From linux/genetlink.h and linux/netdev.h.
+const CONTROL: u16 = 16;
+const CTRL_CMD_GETFAMILY: u8 = 3;
+const CTRL_ATTR_FAMILY_ID: u16 = 1;
+const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+const NETDEV_CMD_DEV_GET: u8 = 1;
+const NETDEV_A_DEV_IFINDEX: u16 = 1;
+const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
+
+/// Opens a socket; `None` is NETLINK_ROUTE.
+pub fn socket(protocol: Option<Protocol>) -> Option<OwnedFd> {
+    socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol).ok()
 }
 
 /// Sends a message of this type, and returns the kernel's answer with its header.
@@ -49,6 +63,26 @@ pub fn value_in(answer: &[u8], answer_kind: u16, at: usize, kind: u16) -> Option
     }
 }
 
+/// Returns the metadata that an interface's driver reports to XDP programs (`enum netdev_xdp_rx_metadata`), or `None`
+/// if the kernel does not know it (before Linux 6.7).
+pub fn xdp_metadata_of(interface: &Interface) -> Option<u64> {
+    let socket = socket(Some(netlink::GENERIC))?;
+    let request = |command: u8, kind: u16, value: &[u8]| {
+        let len = (ATTRIBUTE + value.len()) as u16;
+        let mut message = [&[command, 1, 0, 0][..], &len.to_ne_bytes(), &kind.to_ne_bytes(), value].concat();
+        message.resize(message.len().next_multiple_of(4), 0);
+        message
+    };
+    let attributes = HEADER + GENERIC_HEADER;
+    let answer = ask(&socket, CONTROL, &request(CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_NAME, b"netdev\0"))?;
+    let family = value_in(&answer, CONTROL, attributes, CTRL_ATTR_FAMILY_ID)?;
+    let family = u16::from_ne_bytes(*family.first_chunk()?);
+    let index = interface.index().to_ne_bytes();
+    let answer = ask(&socket, family, &request(NETDEV_CMD_DEV_GET, NETDEV_A_DEV_IFINDEX, &index))?;
+    let features = value_in(&answer, family, attributes, NETDEV_A_DEV_XDP_RX_METADATA_FEATURES)?;
+    features.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,5 +105,11 @@ mod tests {
         assert_eq!(value(&answer), None);
         answer[4] ^= 1;
         assert_eq!(value(&answer), None);
+    }
+
+    /// The loopback interface has no driver with metadata. Kernels before 6.7 do not answer.
+    #[test]
+    fn the_kernel_tells_which_metadata_a_driver_has() {
+        assert!(matches!(xdp_metadata_of(&Interface::open("lo").unwrap()), Some(0) | None));
     }
 }

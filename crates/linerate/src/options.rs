@@ -38,7 +38,8 @@ pub struct Options {
     /// pipes. Ports of a switch and monitors record when the sender's thread copies a packet.
     pub timestamps: bool,
     /// Records what the port found out about each received packet ([`Packet::metadata`](crate::Packet::metadata)), where
-    /// the port can (`?metadata=on`): Intel's and VirtIO's cards, `sim:` and `virtio-user:`.
+    /// the port can (`?metadata=on`): Intel's and VirtIO's cards, `sim:` and `virtio-user:`. Opening `xdp:` with it fails
+    /// if the kernel or the interface's driver cannot.
     pub metadata: bool,
     /// Instructions for reading and writing descriptors (`?vectors=best`, `scalar`, `avx2` or `avx512`), for Intel's
     /// cards, `sim:` and VirtIO.

@@ -11,7 +11,7 @@ use linerate::filter::Filter;
 use linerate::kernel::{Interface, PacketPort, Xdp, XdpOptions};
 use linerate::memory::{PageSize, Pages, Pool, Region, RegionOptions};
 use linerate::offload::cut;
-use linerate::port::{Action, Device, Port, RxQueue, TxQueue};
+use linerate::port::{Action, Device, Feature, Port, RxQueue, Support, TxQueue};
 use linerate::traffic::{Checker, Generator};
 use linerate_testkit::Deadline;
 use proptest::prelude::*;
@@ -514,6 +514,33 @@ fn change_rules() {
         port.remove_rule(always).and_then(|()| port.remove_rule(always)).unwrap_err().kind(),
         linerate::ErrorKind::NotFound
     );
+}
+
+/// Metadata needs the kernel's types. Without them, opening fails and tells why; it does not fall back to a port
+/// without metadata.
+#[test]
+fn metadata_of_an_interface_needs_a_kernel_with_types() {
+    over_a_pair("metadata", open_with_metadata);
+}
+
+fn open_with_metadata() {
+    const OPTIONS: &str = "xdp:v0?metadata=on";
+    let types = "/sys/kernel/btf/vmlinux";
+    let opened = linerate::open([OPTIONS]);
+    if std::path::Path::new(types).exists() {
+        let [port] = opened.unwrap();
+        assert_eq!(port.capabilities().of(Feature::ReceiveHash), Support::Offloaded);
+    } else {
+        let error = opened.err().expect("the kernel has no types");
+        assert_eq!(error.kind(), linerate::ErrorKind::Unusable);
+        assert!(error.why().contains("metadata=on is not possible") && error.why().contains(types), "{error}");
+        let remedy = error.remedy().unwrap().to_string();
+        assert!(remedy.contains("CONFIG_DEBUG_INFO_BTF=y") && remedy.contains("without metadata=on"), "{remedy}");
+    }
+    let [mut plain] = linerate::open(["xdp:v0"]).unwrap();
+    assert_eq!(plain.capabilities().of(Feature::ReceiveHash), Support::None);
+    let refused = plain.add_rule(&"udp".parse().unwrap(), Action::Mark(7)).unwrap_err();
+    assert!(refused.remedy().is_some_and(|remedy| remedy.to_string().contains("metadata=on")), "{refused}");
 }
 
 fn schedules() {

@@ -3,11 +3,13 @@
 //! - `socket`: a socket on one queue, with the region as its UMEM
 //! - `ring`: the four rings shared with the kernel
 //! - `queue`: receive and send
+//! - `metadata`: what the driver knows about each packet (`metadata=on`)
 //! - `program`: the XDP program that selects packets; a new one replaces it when rules change
 //!
 //! The kernel runs an XDP program for each packet. The program redirects the selected packets to the sockets and passes
 //! all others. It is detached when the process ends for any reason.
 
+mod metadata;
 mod program;
 mod queue;
 mod ring;
@@ -22,12 +24,13 @@ use std::time::Instant;
 use linerate_core::error::{Error, ErrorKind, Remedy, Result};
 use linerate_core::filter::Filter;
 use linerate_core::port::{
-    Action, Address, Capabilities, Config, Description, Device, Drops, FRAME_HEADERS, Feature, MTU, Maturity, Opening,
-    PortClass, PortKind, PortOption, QUEUES, QueueCounters, RING, Receive, Rule, RuleId, Rules, Rx, Transmit, Tx,
-    Value, escaped,
+    Action, Address, Capabilities, Config, Description, Device, Drops, FRAME_HEADERS, Feature, METADATA, MTU, Maturity,
+    Opening, PortClass, PortKind, PortOption, QUEUES, QueueCounters, RING, Receive, Rule, RuleId, Rules, Rx, Transmit,
+    Tx, Value, escaped,
 };
+use metadata::Hints;
 use program::Verdict;
-use queue::{XdpRx, XdpTx};
+use queue::{Described, XdpRx, XdpTx};
 pub use socket::Copying;
 use socket::{RELEASE, Socket, retry_until_released};
 
@@ -93,6 +96,7 @@ pub static XDP: PortKind = PortKind {
                 help: "let the card steer the flow to a separate queue",
             },
             PortOption::switch("alone", "take the interface from Linux as long as the port is open"),
+            METADATA,
         ],
         feature: "kernel",
         example: "xdp:eth0?flow=udp:4321",
@@ -129,7 +133,10 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     match Xdp::prepare(interface, &options, config.clone()) {
         // Packet sockets receive the same packets, only slower. If the name requires AF_XDP, the error is returned.
         Err(error)
-            if error.kind() == ErrorKind::Unsupported && queue.is_none() && copying != Copying::Never && !busy =>
+            if error.kind() == ErrorKind::Unsupported
+                && queue.is_none()
+                && copying != Copying::Never
+                && !(busy || config.options.metadata) =>
         {
             let why = error.why();
             let description = format!("without AF_XDP ({why}): each packet is copied, and Linux receives it, too");
@@ -154,6 +161,8 @@ pub struct Xdp {
     /// The card's drop count when the port was opened; only in zero-copy mode, where the socket does not count frames
     /// that found no descriptor.
     missed: Option<u64>,
+    /// With `metadata=on`.
+    hints: Option<Hints>,
     program: Program,
     /// The program's attachment to the interface, and where it runs; see [`Xdp::attach`].
     attached: Option<(bpf::Link, Mode)>,
@@ -232,10 +241,23 @@ impl Xdp {
             ));
         }
         Socket::check_kernel(&name)?;
+        let hints = config.options.metadata.then(|| Hints::of(&interface)).transpose()?;
+        Xdp::prepare_with(interface, options, config, hints)
+    }
+
+    /// The second part of [`prepare`](Xdp::prepare), after the checks of the options.
+    fn prepare_with(
+        interface: Interface,
+        options: &XdpOptions,
+        config: Config,
+        hints: Option<Hints>,
+    ) -> Result<KernelPort<Xdp>> {
+        let size = config.pool.region().buffer_size();
         delete_orphaned_rules();
         let there = interface.queues();
         let queues: Vec<u32> = match options.queue {
             Some(queue) if queue >= there => {
+                let name = interface.name();
                 let why = format!("{name} has no queue {queue}: its queues are 0 to {}", there.saturating_sub(1));
                 return Err(Error::bad_name(config.name, why));
             }
@@ -252,7 +274,7 @@ impl Xdp {
 
         let map = SocketMap::new(there)
             .map_err(|error| interface.refused("create a map of sockets", capabilities::XDP, &error))?;
-        let program = load(&interface, options.flow.as_ref(), &[], &map)?;
+        let program = load(&interface, options.flow.as_ref(), &[], &map, hints)?;
         let (past, target) = (Arc::default(), Target { interface, config });
         let interface = &target.interface;
         let mut sockets = Vec::new();
@@ -273,6 +295,7 @@ impl Xdp {
             shared: Arc::new(Shared { map, started }),
             past,
             missed: zero_copy.then(|| interface.missed()),
+            hints,
             program,
             attached: None,
             exclusive: None,
@@ -282,23 +305,35 @@ impl Xdp {
 }
 
 /// Loads the program for a flow, after rules. Kernels before 5.18 do not support programs for long frames.
-fn load(interface: &Interface, flow: Option<&Filter>, rules: &[Rule], map: &SocketMap) -> Result<Program> {
+fn load(
+    interface: &Interface,
+    flow: Option<&Filter>,
+    rules: &[Rule],
+    map: &SocketMap,
+    hints: Option<Hints>,
+) -> Result<Program> {
     let verdict = |action| match action {
         Action::Drop => Verdict::Drop,
         Action::Kernel => Verdict::Pass,
+        Action::Mark(number) => Verdict::Mark(number),
         _ => Verdict::Take,
     };
     let rules: Vec<_> = rules.iter().map(|rule| (&rule.filter, verdict(rule.action))).collect();
-    let to_socket = program::Action::ToSocket(map.as_fd().as_raw_fd());
+    let to_socket = program::Action::ToSocket(map.as_fd().as_raw_fd(), hints);
     let Some(code) = program::program(flow, &rules, to_socket) else {
         let why = if rules.is_empty() { "the flows need" } else { "the rules need" };
         let why = format!("{why} a program that is too long");
         let remedy = Remedy::Step("use fewer, or wider filters".into());
         return Err(Error::new(ErrorKind::Exhausted, interface.name(), why).with_remedy(remedy));
     };
-    Program::load(&code, Kind::Xdp { fragments: true })
-        .or_else(|_| Program::load(&code, Kind::Xdp { fragments: false }))
-        .map_err(|error| interface.refused("load a program into the kernel", capabilities::XDP, &error))
+    let bound = hints.filter(Hints::has_functions).map(|_| interface.index());
+    let what = match bound {
+        Some(_) => "load a program that asks its driver for metadata into the kernel",
+        None => "load a program into the kernel",
+    };
+    Program::load(&code, Kind::Xdp { fragments: true, interface: bound })
+        .or_else(|_| Program::load(&code, Kind::Xdp { fragments: false, interface: bound }))
+        .map_err(|error| interface.refused(what, capabilities::XDP, &error))
 }
 
 /// Fails if the interface's frames are longer than the buffers of a packet.
@@ -328,7 +363,8 @@ impl Xdp {
             if self.options.alone && self.exclusive.is_none() {
                 self.exclusive = Some(Exclusive::new(&target.interface)?);
             }
-            self.attached = Some(attach(&target.interface, &self.program)?);
+            let needs_driver = self.hints.as_ref().is_some_and(Hints::has_functions);
+            self.attached = Some(attach(&target.interface, &self.program, needs_driver)?);
             self.steering = steer(target, &self.options)?;
         }
         Ok(())
@@ -355,7 +391,7 @@ impl Xdp {
 
     /// Replaces the program by that of these rules. The kernel exchanges an attached program without losing packets.
     fn replace_program(&mut self, interface: &Interface, rules: &[Rule]) -> Result<()> {
-        let program = load(interface, self.options.flow.as_ref(), rules, &self.shared.map)?;
+        let program = load(interface, self.options.flow.as_ref(), rules, &self.shared.map, self.hints)?;
         if let Some((link, _)) = &self.attached {
             link.replace(&program)
                 .map_err(|error| interface.refused("replace its program", capabilities::XDP, &error))?;
@@ -369,7 +405,10 @@ impl Xdp {
         let refused = |part: &str| Err(Error::rule_part(target.config.name.clone(), &rule.filter, rule.action, part));
         let queue = match rule.action {
             Action::Queue(queue) => queue,
-            Action::Mark(_) => return refused("the action mark: packets of AF_XDP have no marks"),
+            Action::Mark(_) if self.hints.is_none() => {
+                let why = "marks are in the packets' metadata";
+                return Err(Error::needs_metadata(target.config.name.clone(), why));
+            }
             _ => return Ok(None),
         };
         match (target.config.options.rx_queues, self.options.queue) {
@@ -417,8 +456,9 @@ fn is_taken(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST))
 }
 
-/// Attaches the program in the driver if possible, otherwise in the kernel's generic path.
-fn attach(interface: &Interface, program: &Program) -> Result<(bpf::Link, Mode)> {
+/// Attaches the program in the driver if possible, otherwise in the kernel's generic path. A program that asks the
+/// driver for metadata runs only in the driver.
+fn attach(interface: &Interface, program: &Program, needs_driver: bool) -> Result<(bpf::Link, Mode)> {
     let refused = |error: std::io::Error| match is_taken(&error) {
         true => Error::interface(
             interface.name().to_string(),
@@ -435,6 +475,12 @@ fn attach(interface: &Interface, program: &Program) -> Result<(bpf::Link, Mode)>
     let attach_in = |mode| retry_until_released(until, is_taken, || program.attach(interface.index(), mode));
     match attach_in(Mode::Driver) {
         Ok(link) => Ok((link, Mode::Driver)),
+        Err(error) if is_impossible(&error) && needs_driver => {
+            let driver = interface.driver();
+            let why = format!("metadata=on is not possible: its driver, {driver}, does not run the program: {error}");
+            let mend = "try an MTU of at most 1500, or open it without metadata=on";
+            Err(Error::interface(interface.name(), why, mend))
+        }
         Err(error) if is_impossible(&error) => match attach_in(Mode::Generic) {
             Ok(link) => Ok((link, Mode::Generic)),
             Err(error) if is_impossible(&error) => {
@@ -493,6 +539,8 @@ impl Sockets for Xdp {
         Capabilities::default()
             .with_if(self.sockets.iter().any(has_checksums), &[Feature::SendChecksum])
             .with(&[Feature::RuleToDrop, Feature::RuleToKernel])
+            .with_if(self.hints.is_some(), &[Feature::RuleToMark])
+            .with_if(self.hints.as_ref().is_some_and(Hints::has_hash), &[Feature::ReceiveHash])
             .with_if(config.options.rx_queues == 1, &[Feature::RuleToQueue])
     }
 
@@ -526,7 +574,10 @@ impl Sockets for Xdp {
         self.shared
             .start(queue, started)
             .map_err(|error| target.interface.refused("direct packets to a socket", capabilities::XDP, &error))?;
-        Ok(Box::new(Rx::new(rx)))
+        Ok(match self.hints {
+            Some(hints) => Box::new(Rx::new(Described { rx, hints })),
+            None => Box::new(Rx::new(rx)),
+        })
     }
 
     fn tx(&mut self, target: &Target, queue: u16, counters: Arc<QueueCounters>) -> Result<Box<dyn Transmit>> {
@@ -588,11 +639,83 @@ impl Sockets for Xdp {
 
 #[cfg(fuzzing)]
 pub fn fuzz_program(filter: &linerate_core::filter::Filter) -> Option<usize> {
-    program::program(Some(filter), &[], program::Action::ToSocket(0)).map(|code| code.len())
+    program::program(Some(filter), &[], program::Action::ToSocket(0, None)).map(|code| code.len())
 }
 
 /// Returns the error for a kernel or an interface without AF_XDP.
 fn no_xdp(interface: &str, why: impl Into<Cow<'static, str>>) -> Error {
     let remedy = format!("packet:{}, which works with any driver but copies each packet", escaped(interface));
     Error::new(ErrorKind::Unsupported, interface, why).with_remedy(remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use linerate_core::batch::Batch;
+    use linerate_core::memory::{PageSize, Pages, Pool, Region, RegionOptions};
+    use linerate_testkit::Deadline;
+
+    use super::*;
+
+    fn run(words: &str) {
+        let mut words = words.split(' ');
+        let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Marks arrive with their packets through the kernel's copy, on the thread's network.
+    fn receive_marks() {
+        run("ip link add v0 type veth peer name v1");
+        for interface in ["v0", "v1"] {
+            std::fs::write(format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6"), "1").unwrap();
+            run(&format!("ip link set {interface} up"));
+        }
+        let pages = Pages::Only(PageSize::Ordinary);
+        let options = RegionOptions { buffers: 4096, buffer_size: 2048, pages, numa_node: None };
+        let pool = Pool::new(Region::new(&options).unwrap());
+        let interface = |name: &str| Interface::open(name).unwrap();
+        let (hints, config) = (Hints::none(0x5EA1), Config::new("xdp:v0", pool.clone()));
+        let mut port = Xdp::prepare_with(interface("v0"), &XdpOptions::default(), config, Some(hints)).unwrap();
+        port.start().unwrap();
+        assert!(matches!(port.add_rule(&"arp".parse().unwrap(), Action::Mark(7)), Ok(RuleId(0))));
+        let mut rx = port.rx(0).unwrap();
+        let mut sender = PacketPort::open(interface("v1"), None, Config::new("packet:v1", pool.clone())).unwrap();
+        let (mut tx, mut batch) = (sender.tx(0).unwrap(), Batch::new());
+        // More packets than the pool has buffers, so that each is used again.
+        let mut received = 0u32;
+        while received < 10_000 {
+            for n in received..received + 16 {
+                let kind = if n.is_multiple_of(3) { [8, 6] } else { [8, 0] };
+                assert!(batch.push(&pool, &[&[2; 12][..], &kind, &n.to_ne_bytes(), &[0; 60]].concat()));
+            }
+            let (deadline, all) = (Deadline::begin(), received + 16);
+            while !batch.is_empty() {
+                deadline.check(|| "room to send");
+                tx.send(&mut batch);
+            }
+            while received < all {
+                deadline.check(|| format!("packet {received}"));
+                rx.recv(&mut batch);
+                for packet in batch.packets() {
+                    let expected = if received.is_multiple_of(3) { Some(7) } else { None };
+                    assert_eq!((&packet[14..18], packet.metadata().mark), (&received.to_ne_bytes()[..], expected));
+                    received += 1;
+                }
+                batch.clear();
+            }
+        }
+    }
+
+    /// Needs root.
+    #[test]
+    fn marks_arrive_with_their_packets() {
+        let in_a_separate_network = || {
+            // SAFETY: this thread has no file that depends on the shared namespace.
+            #[allow(unsafe_code)]
+            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.expect("root may");
+            receive_marks();
+        };
+        std::thread::spawn(in_a_separate_network).join().unwrap();
+    }
 }

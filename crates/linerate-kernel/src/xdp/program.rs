@@ -8,6 +8,7 @@ use linerate_core::filter::{
     EXTENSIONS, Filter, IPV4, IPV6, MOST_EXTENSIONS, MOST_TAGS, Match, Prefix, TAGS, WITH_PORTS,
 };
 
+use super::metadata::{HAS_MARK, Hints};
 use crate::instructions::{Assembler, If, Instruction, Label, R, Width};
 
 /// The program's results (`enum xdp_action`).
@@ -29,6 +30,8 @@ const QUEUE: i16 = 16;
 const CONTEXT: R = R(6);
 const FRAME: R = R(7);
 const END: R = R(8);
+/// The presence word of the packet's metadata.
+const HAS: R = R(9);
 const STACK: R = R(10);
 // Words on the stack; an absent field is all ones, which matches no value.
 const ETHERTYPE: i16 = -4;
@@ -43,6 +46,8 @@ const TO: i16 = -56;
 const VLANS: [i16; MOST_TAGS] = [-60, -64];
 /// A word for each extension header, which contains its protocol if it is present.
 const PRESENT: [i16; EXTENSIONS.len()] = [-68, -72, -76, -80, -84];
+/// The mark of the rule that matched.
+const MARK: i16 = -88;
 /// The extension headers with other lengths than units of 8 bytes.
 const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
@@ -51,8 +56,9 @@ const ABSENT: i32 = -1;
 /// The action for matching packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Redirect to the queue's socket in the map with this descriptor; to the kernel if there is none.
-    ToSocket(i32),
+    /// Redirect to the queue's socket in the map with this descriptor; to the kernel if there is none. With hints, the
+    /// packet has metadata.
+    ToSocket(i32, Option<Hints>),
     /// Only return [`REDIRECT`]: for tests without sockets.
     #[cfg(test)]
     Answer,
@@ -63,9 +69,22 @@ pub enum Action {
 pub enum Verdict {
     /// The packet is the port's: see [`Action`].
     Take,
+    /// As `Take`, with a mark in its metadata.
+    Mark(u32),
     /// It goes to the kernel.
     Pass,
     Drop,
+}
+
+impl Verdict {
+    /// Returns the number of the program's end for this verdict.
+    fn end(self) -> usize {
+        match self {
+            Verdict::Take | Verdict::Mark(_) => 0,
+            Verdict::Pass => 1,
+            Verdict::Drop => 2,
+        }
+    }
 }
 
 /// Assembles the program for a filter; `filter` is `None` for all packets. The first rule that matches a packet decides,
@@ -83,36 +102,58 @@ pub fn program(filter: Option<&Filter>, rules: &[(&Filter, Verdict)], action: Ac
         None => Verdict::Take,
     };
     code.copy(CONTEXT, R(1));
+    if matches!(action, Action::ToSocket(_, Some(_))) {
+        note_mark(&mut code, 0, 0);
+    }
     let labels = [Verdict::Take, Verdict::Pass, Verdict::Drop].map(|verdict| (verdict, code.label()));
-    let label = |verdict: Verdict| labels[verdict as usize].1;
+    let label = |verdict: Verdict| labels[verdict.end()].1;
     if !steps.is_empty() {
-        parse(&mut code, label(last));
+        let passed = code.label();
+        parse(&mut code, passed);
         for (one, verdict) in &steps {
             let next = code.label();
             compare(&mut code, one, next);
+            if let Verdict::Mark(number) = verdict {
+                note_mark(&mut code, *number, HAS_MARK);
+            }
             code.jump(label(*verdict));
             code.place(next);
         }
+        code.place(passed);
+    }
+    if let Verdict::Mark(number) = last {
+        note_mark(&mut code, number, HAS_MARK);
     }
     // The last verdict follows the comparisons.
-    let others = labels.iter().filter(|(verdict, _)| *verdict != last && steps.iter().any(|(_, of)| of == verdict));
+    let is_wanted = |one: Verdict| one.end() != last.end() && steps.iter().any(|(_, of)| of.end() == one.end());
+    let others = labels.iter().filter(|(verdict, _)| is_wanted(*verdict));
     for (verdict, label) in [(last, label(last))].iter().chain(others) {
         code.place(*label);
         match (verdict, action) {
             (Verdict::Pass, _) => code.set(R(0), PASS as i32),
             (Verdict::Drop, _) => code.set(R(0), DROP as i32),
-            (Verdict::Take, Action::ToSocket(map)) => {
+            (Verdict::Take | Verdict::Mark(_), Action::ToSocket(map, hints)) => {
+                if let Some(hints) = hints {
+                    hints.store(&mut code, MARK);
+                }
                 code.load_map(R(1), map);
                 code.load(Width::Word, R(2), CONTEXT, QUEUE);
                 code.set(R(3), PASS as i32);
                 code.call(REDIRECT_MAP);
             }
             #[cfg(test)]
-            (Verdict::Take, Action::Answer) => code.set(R(0), REDIRECT as i32),
+            (Verdict::Take | Verdict::Mark(_), Action::Answer) => code.set(R(0), REDIRECT as i32),
         }
         code.exit();
     }
     code.finish()
+}
+
+/// Notes a mark for [`Hints::store`].
+fn note_mark(code: &mut Assembler, number: u32, has: u32) {
+    code.set(R(1), number as i32);
+    code.store(Width::Word, STACK, MARK, R(1));
+    code.set(HAS, has as i32);
 }
 
 /// Stores the frame's fields on the stack, parsed as [`Filter::matches`] does.
@@ -325,16 +366,17 @@ fn within(code: &mut Assembler, place: i16, ports: Option<&RangeInclusive<u16>>,
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::os::fd::{AsFd, AsRawFd};
 
     use proptest::prelude::*;
 
     use super::*;
-    use crate::bpf::{Kind, Program};
+    use crate::bpf::{Kind, Program, SocketMap};
 
     fn load(text: &str) -> (Filter, Program) {
         let filter: Filter = text.parse().unwrap();
         let instructions = program(Some(&filter), &[], Action::Answer).unwrap();
-        let loaded = Program::load(&instructions, Kind::Xdp { fragments: false })
+        let loaded = Program::load(&instructions, Kind::Xdp { fragments: false, interface: None })
             .unwrap_or_else(|error| panic!("{text}: {error}"));
         (filter, loaded)
     }
@@ -478,7 +520,7 @@ mod tests {
     /// more. Needs root.
     #[test]
     fn the_kernel_agrees_with_the_first_rule() {
-        let verdicts = [Verdict::Take, Verdict::Pass, Verdict::Drop];
+        let verdicts = [Verdict::Take, Verdict::Mark(7), Verdict::Pass, Verdict::Drop];
         // The last filter matches everything, so it is rare.
         let rule = (prop_oneof![30 => 0..RULES.len() - 1, 1 => Just(RULES.len() - 1)], 0..verdicts.len());
         let filters = RULES.map(|text| text.parse::<Filter>().unwrap());
@@ -491,14 +533,14 @@ mod tests {
             let flow = flow.map(|flow| &filters[flow]);
             let rules: Vec<_> = rules.iter().map(|(filter, verdict)| (&filters[*filter], verdicts[*verdict])).collect();
             let code = program(flow, &rules, Action::Answer).unwrap();
-            let program = Program::load(&code, Kind::Xdp { fragments: false });
+            let program = Program::load(&code, Kind::Xdp { fragments: false, interface: None });
             let program = program.map_err(|error| TestCaseError::fail(format!("{flow:?} {rules:?}: {error}")))?;
             for frame in &frames {
                 let by_rule = rules.iter().find(|(filter, _)| filter.matches(frame)).map(|(_, verdict)| *verdict);
                 let by_flow =
                     || if flow.is_none_or(|flow| flow.matches(frame)) { Verdict::Take } else { Verdict::Pass };
                 let expected = match by_rule.unwrap_or_else(by_flow) {
-                    Verdict::Take => REDIRECT,
+                    Verdict::Take | Verdict::Mark(_) => REDIRECT,
                     Verdict::Pass => PASS,
                     Verdict::Drop => DROP,
                 };
@@ -513,6 +555,45 @@ mod tests {
         assert!(rules_loaded >= 1000 && frames_tested >= 10_000, "only {rules_loaded} rules, {frames_tested} frames");
     }
 
+    /// The metadata of a packet has the mark of the first rule that matches, for random rules and frames. Only the
+    /// port's packets have metadata. Needs root.
+    #[test]
+    fn metadata_has_the_mark_of_the_first_rule() {
+        let verdicts = prop_oneof![
+            4 => any::<u32>().prop_map(Verdict::Mark), 1 => Just(Verdict::Take), 1 => Just(Verdict::Pass), 1 => Just(Verdict::Drop)
+        ];
+        let filters = RULES.map(|text| text.parse::<Filter>().unwrap());
+        let batch = (prop::collection::vec((0..RULES.len(), verdicts), 0..12), prop::collection::vec(frames(), 50));
+        let map = SocketMap::new(1).unwrap();
+        let marked = Cell::new(0);
+        proptest!(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) }, |((rules, frames) in batch)| {
+            let rules: Vec<_> = rules.iter().map(|(filter, verdict)| (&filters[*filter], *verdict)).collect();
+            let action = Action::ToSocket(map.as_fd().as_raw_fd(), Some(Hints::none(0x5EA1)));
+            let code = program(None, &rules, action).unwrap();
+            let program = Program::load(&code, Kind::Xdp { fragments: false, interface: None });
+            let program = program.map_err(|error| TestCaseError::fail(format!("{rules:?}: {error}")))?;
+            for frame in &frames {
+                let first = rules.iter().find(|(filter, _)| filter.matches(frame));
+                let verdict = first.map_or(Verdict::Take, |(_, verdict)| *verdict);
+                // The map has no socket, so that the kernel would get all packets that are not dropped.
+                let (answer, output) = program.test_with_output(frame).unwrap();
+                prop_assert_eq!(answer, if verdict == Verdict::Drop { DROP } else { PASS });
+                let (metadata, data) = output.split_at(output.len() - frame.len());
+                prop_assert_eq!(data, &frame[..]);
+                let word = |at: usize| u32::from_ne_bytes(metadata[at..at + 4].try_into().unwrap());
+                match verdict {
+                    Verdict::Mark(number) => {
+                        prop_assert_eq!((metadata.len(), word(20), word(24), word(28)), (32, number, HAS_MARK, 0x5EA1));
+                        marked.set(marked.get() + 1);
+                    }
+                    Verdict::Take => prop_assert_eq!((metadata.len(), word(24), word(28)), (32, 0, 0x5EA1)),
+                    Verdict::Pass | Verdict::Drop => prop_assert_eq!(metadata.len(), 0),
+                }
+            }
+        });
+        assert!(marked.get() > 500, "only {} frames had marks", marked.get());
+    }
+
     /// The verifier accepts many rules. Needs root.
     #[test]
     fn a_thousand_rules_fit_one_program() {
@@ -520,7 +601,7 @@ mod tests {
             (0..1000).map(|n| format!("udp:{n}+from:10.0.{}.{}", n / 256, n % 256).parse().unwrap()).collect();
         let rules: Vec<_> = filters.iter().map(|filter| (filter, Verdict::Drop)).collect();
         let code = program(None, &rules, Action::Answer).unwrap();
-        Program::load(&code, Kind::Xdp { fragments: false }).unwrap();
+        Program::load(&code, Kind::Xdp { fragments: false, interface: None }).unwrap();
     }
 
     #[test]

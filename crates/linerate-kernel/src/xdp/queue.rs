@@ -16,6 +16,7 @@ use linerate_core::port::{QueueCounters, RegionRx, RegionTx};
 use linerate_core::slot::Slot;
 use rustix::event::epoll;
 
+use super::metadata::Hints;
 use super::socket::{Lent, METADATA, Receiving, Sending, Socket, wake};
 use super::{MOST_BUFFERS, Shared};
 use crate::interface::LongestFrame;
@@ -170,6 +171,36 @@ impl RegionRx for XdpRx {
             Some(any) => Some(any.as_fd()),
             None => self.sockets.first().map(|(socket, _)| socket.fd()),
         }
+    }
+}
+
+/// A receive queue that notes what the driver knows about each packet. A separate type, so that the other queues do not
+/// have a branch for it.
+pub(super) struct Described {
+    pub(super) rx: XdpRx,
+    pub(super) hints: Hints,
+}
+
+impl RegionRx for Described {
+    fn pool(&self) -> &Arc<Pool> {
+        self.rx.pool()
+    }
+
+    fn recv(&mut self, batch: &mut Batch) -> usize {
+        let before = batch.len();
+        let received = self.rx.recv(batch);
+        if received > 0 {
+            self.hints.note(&self.rx.pool, batch, before);
+        }
+        received
+    }
+
+    fn buffers(&self) -> usize {
+        self.rx.buffers()
+    }
+
+    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
+        self.rx.arm()
     }
 }
 
