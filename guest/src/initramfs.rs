@@ -8,7 +8,7 @@ use std::process::Command;
 use cpio::newc::{self, Builder, ModeFileType};
 
 /// Modules that tests load by name; their dependencies are added.
-const MODULES: [&str; 14] = [
+const MODULES: [&str; 15] = [
     "vfio-pci",
     "vfio_iommu_type1",
     "uio_pci_generic",
@@ -23,6 +23,7 @@ const MODULES: [&str; 14] = [
     "af_packet",
     "sch_netem",
     "tun",
+    "veth",
 ];
 
 /// Packs the root folder. `kernel` is an unpacked kernel package, with or without modules. `programs` and `others`

@@ -447,7 +447,8 @@ fn programs() -> &'static [PathBuf] {
     static PROGRAMS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     PROGRAMS.get_or_init(|| {
         // All packages together: a single package would have other features, and cause a second build.
-        let examples = ["--example", "stray", "--example", "control", "--example", "stored", "--example", "received"];
+        let names = ["stray", "control", "stored", "received", "described"];
+        let examples: Vec<&str> = names.iter().flat_map(|name| ["--example", name]).collect();
         for targets in [&["--bins"][..], &examples] {
             let mut build = Command::new(env!("CARGO"));
             build.current_dir(root()).args(["build", "--quiet", "--release", "--workspace"]).args(targets);
@@ -463,6 +464,7 @@ fn programs() -> &'static [PathBuf] {
             assert!(status.is_ok_and(|status| status.success()), "{program} cannot be stripped: gcc's binutils do it");
             stripped
         };
-        ["linerate", "examples/stray", "examples/control", "examples/stored", "examples/received"].map(strip).to_vec()
+        let examples = names.iter().map(|name| strip(&format!("examples/{name}")));
+        std::iter::once(strip("linerate")).chain(examples).collect()
     })
 }
