@@ -63,7 +63,7 @@ fn rules_of_a_run_are_added_listed_and_removed() {
         (1, &["remove", "sim:0", "1"], "it has no rule 1"),
         (2, &["list", "sim:1"], "it has sim:0"),
         (2, &["add", "sim:0", "quic", "drop"], "there is no 'quic'"),
-        (2, &["add", "sim:0", "arp", "eat"], "write queue:3, drop or kernel"),
+        (2, &["add", "sim:0", "arp", "eat"], "write queue:3, drop, kernel or mark:7"),
     ] {
         let said = refused(code, &socket, words);
         assert!(said.contains(why), "{words:?}: {said}");
