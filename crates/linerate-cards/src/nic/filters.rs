@@ -25,6 +25,11 @@ pub(super) struct Filters {
 }
 
 impl Filters {
+    /// Returns whether all unicast packets are received, and all multicast packets.
+    pub fn modes(&self) -> [bool; 2] {
+        [self.promiscuous, self.promiscuous || self.all_multicast]
+    }
+
     /// Returns the filters with other addresses: at most `most` unicast addresses. An address that was received before
     /// keeps its entry, so the card never stops receiving its packets.
     ///

@@ -1,4 +1,4 @@
-//! The card's tables of addresses and VLANs.
+//! The card's filters by address and VLAN: its modes, and its tables.
 
 use linerate_core::port::MacAddress;
 use linerate_spec::x82599::RAH;
@@ -9,9 +9,13 @@ use crate::nic::filters::Filters;
 use crate::pci::Bar;
 
 impl<B: Bar, C: Controller> Hardware<B, C> {
-    /// Writes the differences between `present`, the state of the card's tables, and `wanted`. No packet is lost that
-    /// both accept.
+    /// Writes the differences between `present`, the state of the card, and `wanted`. No packet is lost that both accept.
     pub(super) fn write_filters(&self, present: &Filters, wanted: &Filters) {
+        if present.modes() != wanted.modes() {
+            let [unicast, multicast] = wanted.modes();
+            C::set_promiscuous(self, unicast, multicast);
+        }
+
         let entries = present.unicast.len().max(wanted.unicast.len());
         for entry in 0..entries {
             let of = |filters: &Filters| filters.unicast.get(entry).copied().flatten();

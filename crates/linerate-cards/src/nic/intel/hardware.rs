@@ -339,6 +339,13 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         self.strips_tags.store(on, Ordering::Relaxed);
     }
 
+    /// Makes a card that was reset remove VLAN tags again.
+    pub(super) fn restore_tags(&self) {
+        if self.strips_tags.load(Ordering::Relaxed) {
+            C::strip_vlan_tags(self, true);
+        }
+    }
+
     /// Sets the mark of the packets that match a filter of the flow director.
     pub(in crate::nic) fn set_mark(&self, filter: u16, mark: Option<u32>) {
         if let Some(entry) = self.marks.get(usize::from(filter)) {

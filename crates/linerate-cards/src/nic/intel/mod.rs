@@ -13,7 +13,7 @@
 //! - `vector`: the loops of `queue` with vector instructions
 //! - `start`: starting and stopping a queue; where its buffers come from and go to
 //! - `rules`: the entries of rules in a card's tables of filters
-//! - `filters`: the card's tables of addresses and VLANs
+//! - `filters`: the card's filters by address and VLAN
 //! - `semaphore`: resources shared with firmware
 //! - `counters`: the card's counters, by register and as statistics
 //! - `hardware`: registers, bounded waits, the state that queues share
@@ -158,7 +158,7 @@ pub trait Controller: Sized + Send + Sync + 'static {
 
     /// Returns the card's statistics since it was opened, from the sums of its counters.
     fn count<B: Bar>(counters: &mut CardCounters<'_, B, Self>) -> Statistics;
-    /// Returns all of the card's counters, with those of its receive queues below `queues`.
+    /// Returns the counters of the card, and of its receive queues below `queues`.
     fn counters(queues: u16) -> Vec<Counter>;
 }
 
@@ -210,7 +210,6 @@ const RULES: [Feature; 3] = [Feature::RuleToQueue, Feature::RuleToDrop, Feature:
 pub struct Intel<B: Bar, C: Controller> {
     hardware: Arc<Hardware<B, C>>,
     rss: Rss,
-    strips_tags: bool,
     filters: Filters,
     rules: Rules,
 }
@@ -224,7 +223,7 @@ impl<B: Bar, C: Controller> Intel<B, C> {
         let rss = Rss::evenly(config.options.rx_queues.min(C::MAX_RSS_QUEUES));
         let hardware = Arc::new(Hardware::new(bar, bus, config)?);
         let (filters, rules) = (Filters::default(), Rules::default());
-        let mut device = Intel { hardware, rss, strips_tags: false, filters, rules };
+        let mut device = Intel { hardware, rss, filters, rules };
         device.filters.promiscuous = true;
         device.bring_up()?;
         Ok(device)
@@ -259,11 +258,8 @@ impl<B: Bar, C: Controller> Intel<B, C> {
         }
         let rss = self.rss.clone();
         self.set_rss(&rss)?;
-        self.set_promiscuous(self.filters.promiscuous)?;
-        if self.strips_tags {
-            self.hardware.strip_tags(true);
-        }
         self.hardware.write_filters(&Filters::default(), &self.filters);
+        self.hardware.restore_tags();
         self.hardware.restore_pause();
         self.hardware.start_clock()?;
         self.hardware.restore_entries()
@@ -275,11 +271,6 @@ impl<B: Bar, C: Controller> Intel<B, C> {
         self.hardware.write_filters(&self.filters, &wanted);
         self.filters = wanted;
         Ok(())
-    }
-
-    fn write_modes(&self) {
-        let Filters { promiscuous, all_multicast, .. } = self.filters;
-        C::set_promiscuous(&self.hardware, promiscuous, promiscuous || all_multicast);
     }
 }
 
@@ -354,9 +345,7 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
     }
 
     fn set_promiscuous(&mut self, on: bool) -> Result<()> {
-        self.change_filters(Filters { promiscuous: on, ..self.filters.clone() })?;
-        self.write_modes();
-        Ok(())
+        self.change_filters(Filters { promiscuous: on, ..self.filters.clone() })
     }
 
     fn strip_vlan_tags(&mut self, on: bool) -> Result<()> {
@@ -367,14 +356,11 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
         }
         self.hardware.check_alive()?;
         self.hardware.strip_tags(on);
-        self.strips_tags = on;
         Ok(())
     }
 
     fn set_all_multicast(&mut self, on: bool) -> Result<()> {
-        self.change_filters(Filters { all_multicast: on, ..self.filters.clone() })?;
-        self.write_modes();
-        Ok(())
+        self.change_filters(Filters { all_multicast: on, ..self.filters.clone() })
     }
 
     fn set_addresses(&mut self, addresses: &[MacAddress]) -> Result<()> {

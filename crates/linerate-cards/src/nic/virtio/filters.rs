@@ -71,7 +71,6 @@ impl Hardware {
     /// Writes the differences to `present`, the state of the device.
     fn write_filters(&self, state: &mut State, present: &Filters) -> Result<()> {
         let wanted = state.filters.clone();
-        let modes = |filters: &Filters| [filters.promiscuous, filters.promiscuous || filters.all_multicast];
         if self.features & feature::CTRL_RX == 0 {
             return match wanted.promiscuous {
                 true => Ok(()),
@@ -98,8 +97,8 @@ impl Hardware {
             self.command(command::VLAN_ADD, &id.to_le_bytes(), "filter of VLANs")?;
             state.known_vlans.insert(id);
         }
-        if modes(&wanted) != modes(present) {
-            let [promiscuous, multicast] = modes(&wanted).map(u8::from);
+        if wanted.modes() != present.modes() {
+            let [promiscuous, multicast] = wanted.modes().map(u8::from);
             self.command(command::RX_PROMISC, &[promiscuous], "promiscuous mode")?;
             self.command(command::RX_ALLMULTI, &[multicast], "all multicast")?;
         }
