@@ -20,9 +20,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use linerate_core::batch::Batch;
 use linerate_core::error::Result;
 use linerate_core::memory::{Locate, Pool, View};
-use linerate_core::metadata::{Checksum, Metadata};
+use linerate_core::metadata::Checksum;
 use linerate_core::offload::{Headers, Offload};
-use linerate_core::packet::{Origin, stamp};
 use linerate_core::port::RegionRx;
 use linerate_core::slot::Slot;
 use linerate_spec::descriptor::receive;
@@ -174,7 +173,9 @@ impl<B: Bar, C: Controller, L: Locate> CoalescedRx<B, C, L> {
         let has_metadata = self.rx.hardware.config.options.metadata;
         for (n, mut slot) in slots.into_iter().enumerate() {
             if n == 0 && has_metadata {
-                self.describe(&mut slot, words, segments);
+                let (region, segments) = (self.rx.pool.region(), u8::try_from(segments).unwrap_or(u8::MAX));
+                // SAFETY: the view is used with a slot of the queue's pool.
+                self.rx.hardware.describe(&mut slot, unsafe { region.view() }, words, segments);
             }
             // SAFETY: the slot is of the queue's pool, which is also the batch's. One that was not pushed is not used.
             unsafe {
@@ -182,16 +183,6 @@ impl<B: Bar, C: Controller, L: Locate> CoalescedRx<B, C, L> {
                     batch.recycle(&[slot.buf()]); // unreachable: a batch that is not full has room for a packet
                 }
             }
-        }
-    }
-
-    fn describe(&self, first: &mut Slot, words: [u64; 2], segments: usize) {
-        // SAFETY: the view is used with a slot of the queue's pool.
-        let view = unsafe { self.rx.pool.region().view() };
-        let (hardware, segments) = (&self.rx.hardware, u8::try_from(segments).unwrap_or(u8::MAX));
-        Metadata { segments, ..hardware.metadata(words) }.describe(first, view);
-        if let Some(time) = self.rx.hardware.time_of(words[1]) {
-            stamp(first, view, time, Origin::Card);
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use linerate_core::batch::Batch;
 use linerate_core::memory::{Locate, View};
+use linerate_core::metadata::Metadata;
 use linerate_core::packet::{Origin, stamp};
 use linerate_core::slot::Slot;
 
@@ -48,7 +49,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             let words = [descriptor[0].load(Relaxed), word];
             metadata::<C>(words).describe(&mut slot, view);
             if word & rare != 0 {
-                self.hardware.describe(&mut slot, view, words);
+                self.hardware.describe(&mut slot, view, words, 0);
             }
             there += 1;
         }
@@ -57,10 +58,11 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
 }
 
 impl<B: Bar, C: Controller> Hardware<B, C> {
-    /// Notes all metadata of a packet, and its time. Separate, because few packets have more than the common metadata.
+    /// Notes all metadata of a packet, with a count of coalesced segments, and its time. Separate, because few packets
+    /// have more than the common metadata.
     #[inline(never)]
-    pub(super) fn describe(&self, first: &mut Slot, view: View<'_>, words: [u64; 2]) {
-        self.metadata(words).describe(first, view);
+    pub(super) fn describe(&self, first: &mut Slot, view: View<'_>, words: [u64; 2], segments: u8) {
+        Metadata { segments, ..self.metadata(words) }.describe(first, view);
         if let Some(time) = self.time_of(words[1]) {
             stamp(first, view, time, Origin::Card);
         }
