@@ -471,8 +471,10 @@ fn add_filter<B: Bar>(hardware: &Hardware<B, X82599>, n: u16, entry: &Entry<Fiel
             hardware.set_mark(n, Some(mark));
             0
         }
-        Action::Queue(queue) => FDIRCMD::QUEUE_EN | u32::from(queue) << FDIRCMD::RX_QUEUE_SHIFT,
-        _ => FDIRCMD::QUEUE_EN | FDIRCMD::DROP | DROP_QUEUE << FDIRCMD::RX_QUEUE_SHIFT,
+        action => {
+            let drop = if action == Action::Drop { FDIRCMD::DROP } else { 0 };
+            FDIRCMD::QUEUE_EN | drop | queue(action) << FDIRCMD::RX_QUEUE_SHIFT
+        }
     };
     let kind = entry.value.layer_4() << FDIRCMD::L4TYPE_SHIFT;
     let command = FDIRCMD::CMD_ADD | FDIRCMD::FILTER_UPDATE | FDIRCMD::LAST;
