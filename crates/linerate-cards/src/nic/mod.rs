@@ -5,12 +5,10 @@
 //! - [`ixgbe`]: 82599, X540, X550; [`igb`]: 82576
 //! - [`virtio`]: the network card of virtual machines
 //! - `filters`: filters by address and VLAN, of all these cards
-//! - `described`: receive queues with metadata, of all these cards
 //!
 //! `docs/driver.md` explains how to write a driver, with igb as the example.
 #![allow(unsafe_code)]
 
-mod described;
 mod filters;
 pub mod igb;
 pub mod intel;

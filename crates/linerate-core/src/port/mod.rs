@@ -7,6 +7,7 @@ mod capabilities;
 mod clock;
 mod config;
 mod counters;
+mod described;
 mod device;
 mod finishing;
 mod grammar;
@@ -35,6 +36,7 @@ pub use config::{
     TIMESTAMPS, TakeFromKernel, VECTORS, Vectors,
 };
 pub use counters::Counters;
+pub use described::{Describe, Described};
 pub use device::{DEFAULT_FRAME, Device, FRAME_HEADERS, Info, Receive, Transmit};
 pub use finishing::SendFinished;
 pub use grammar::is_pipe;

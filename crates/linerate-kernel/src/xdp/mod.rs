@@ -24,13 +24,13 @@ use std::time::Instant;
 use linerate_core::error::{Error, ErrorKind, Remedy, Result};
 use linerate_core::filter::Filter;
 use linerate_core::port::{
-    Action, Address, Capabilities, Config, Description, Device, Drops, FRAME_HEADERS, Feature, METADATA, MTU, Maturity,
-    Opening, PortClass, PortKind, PortOption, QUEUES, QueueCounters, RING, Receive, Rule, RuleId, Rules, Rx, Transmit,
-    Tx, Value, escaped,
+    Action, Address, Capabilities, Config, Described, Description, Device, Drops, FRAME_HEADERS, Feature, METADATA,
+    MTU, Maturity, Opening, PortClass, PortKind, PortOption, QUEUES, QueueCounters, RING, Receive, Rule, RuleId, Rules,
+    Rx, Transmit, Tx, Value, escaped,
 };
 use metadata::Hints;
 use program::Verdict;
-use queue::{Described, XdpRx, XdpTx};
+use queue::{XdpRx, XdpTx};
 pub use socket::Copying;
 use socket::{RELEASE, Socket, retry_until_released};
 
@@ -569,13 +569,14 @@ impl Sockets for Xdp {
             queue,
             busy: self.options.busy,
             may_lack_checksums: self.may_lack_checksums(&target.interface),
+            hints: self.hints,
             shared: self.shared.clone(),
         };
         self.shared
             .start(queue, started)
             .map_err(|error| target.interface.refused("direct packets to a socket", capabilities::XDP, &error))?;
         Ok(match self.hints {
-            Some(hints) => Box::new(Rx::new(Described { rx, hints })),
+            Some(_) => Box::new(Rx::new(Described(rx))),
             None => Box::new(Rx::new(rx)),
         })
     }

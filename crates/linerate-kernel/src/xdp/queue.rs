@@ -12,7 +12,7 @@ use linerate_core::batch::{Batch, Finished};
 use linerate_core::error::{Error, Result};
 use linerate_core::memory::Pool;
 use linerate_core::offload::{Offload, Segmentation};
-use linerate_core::port::{QueueCounters, RegionRx, RegionTx};
+use linerate_core::port::{Describe, QueueCounters, RegionRx, RegionTx};
 use linerate_core::slot::Slot;
 use rustix::event::epoll;
 
@@ -41,6 +41,7 @@ pub(super) struct XdpRx {
     pub(super) busy: bool,
     /// Packets may arrive without checksums, which the other end has left to a card that does not exist.
     pub(super) may_lack_checksums: bool,
+    pub(super) hints: Option<Hints>,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -174,33 +175,14 @@ impl RegionRx for XdpRx {
     }
 }
 
-/// A receive queue that notes what the driver knows about each packet. A separate type, so that the other queues do not
-/// have a branch for it.
-pub(super) struct Described {
-    pub(super) rx: XdpRx,
-    pub(super) hints: Hints,
-}
-
-impl RegionRx for Described {
-    fn pool(&self) -> &Arc<Pool> {
-        self.rx.pool()
-    }
-
-    fn recv(&mut self, batch: &mut Batch) -> usize {
+impl Describe for XdpRx {
+    fn recv_described(&mut self, batch: &mut Batch) -> usize {
         let before = batch.len();
-        let received = self.rx.recv(batch);
-        if received > 0 {
-            self.hints.note(&self.rx.pool, batch, before);
+        let received = self.recv(batch);
+        if let Some(hints) = self.hints.filter(|_| received > 0) {
+            hints.note(&self.pool, batch, before);
         }
         received
-    }
-
-    fn buffers(&self) -> usize {
-        self.rx.buffers()
-    }
-
-    fn arm(&mut self) -> Option<BorrowedFd<'_>> {
-        self.rx.arm()
     }
 }
 

@@ -647,6 +647,7 @@ mod tests {
                 queue: 0,
                 busy: false,
                 may_lack_checksums: false,
+                hints: None,
                 shared,
             };
             let tx = XdpTx {

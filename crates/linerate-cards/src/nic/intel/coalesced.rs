@@ -32,7 +32,7 @@ use super::metadata::metadata;
 use super::queue::IntelRx;
 use crate::pci::Bar;
 
-/// A ring whose packets may be coalesced. It is a separate type, so that the loops of other rings stay as they are.
+/// A ring whose packets may be coalesced. A separate type, so that the loops of other rings stay as they are.
 pub(super) struct CoalescedRx<B: Bar, C: Controller, L: Locate> {
     rx: IntelRx<B, C, L>,
     chains: Chains,

@@ -9,13 +9,13 @@ use linerate_core::batch::Batch;
 use linerate_core::memory::{Locate, View};
 use linerate_core::metadata::Metadata;
 use linerate_core::packet::{Origin, stamp};
+use linerate_core::port::Describe;
 use linerate_core::slot::Slot;
 
 use super::Controller;
 use super::hardware::Hardware;
 use super::metadata::metadata;
 use super::queue::IntelRx;
-use crate::nic::described::Describe;
 use crate::pci::Bar;
 
 impl<B: Bar, C: Controller, L: Locate> Describe for IntelRx<B, C, L> {

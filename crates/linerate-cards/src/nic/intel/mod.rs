@@ -47,8 +47,8 @@ use linerate_core::error::{Error, Result};
 use linerate_core::filter::{Filter, Match};
 use linerate_core::memory::{Addresses, Locate, Pool};
 use linerate_core::port::{
-    Action, Capabilities, Clock, Device, Feature, Info, Link, MacAddress, Pause, QueueStatistics, Receive, Rss, Rule,
-    RuleId, Rules, Rx, Statistics, Transmit, Tx,
+    Action, Capabilities, Clock, Described, Device, Feature, Info, Link, MacAddress, Pause, QueueStatistics, Receive,
+    Rss, Rule, RuleId, Rules, Rx, Statistics, Transmit, Tx,
 };
 use linerate_spec::{Counter, Register};
 use queue::{IntelRx, IntelTx};
@@ -56,7 +56,6 @@ pub use rules::{NoEntries, Refused};
 pub(super) use semaphore::Semaphores;
 
 use super::Config;
-use super::described::Described;
 use super::filters::Filters;
 use crate::pci::{Bar, Bus};
 

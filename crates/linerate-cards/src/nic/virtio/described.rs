@@ -9,12 +9,11 @@ use linerate_core::batch::Batch;
 use linerate_core::memory::Locate;
 use linerate_core::metadata::{Checksum, Hash, HashFields, Metadata};
 use linerate_core::offload::Offload;
-use linerate_core::port::RegionRx;
+use linerate_core::port::{Describe, RegionRx};
 use linerate_spec::virtio::{feature, hash, header};
 
 use super::queue::VirtioRx;
 use super::ring::DriverRing;
-use crate::nic::described::Describe;
 
 /// Returns whether the headers of received packets contain more than a count of buffers, with these features.
 pub(super) fn are_needed(features: u64) -> bool {

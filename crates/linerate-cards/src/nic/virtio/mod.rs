@@ -36,7 +36,7 @@ use hardware::Hardware;
 use linerate_core::error::{Error, Result};
 use linerate_core::memory::{Addresses, Locate, Pool};
 use linerate_core::port::{
-    Capabilities, Device, Feature, Info, Link, MacAddress, QueueCounters, QueueStatistics, Receive, Rss, Rx,
+    Capabilities, Described, Device, Feature, Info, Link, MacAddress, QueueCounters, QueueStatistics, Receive, Rss, Rx,
     Statistics, Transmit, Tx,
 };
 use linerate_spec::virtio::{config as device_config, control as command, feature};
@@ -47,7 +47,6 @@ use split::Split;
 pub use transport::{Notify, QueueAddresses, Transport};
 
 use super::Config;
-use super::described::Described;
 use crate::pci::{Bus, Interrupt, PciDevice};
 
 /// The most queue pairs of a port.

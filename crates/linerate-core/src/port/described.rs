@@ -1,12 +1,12 @@
-//! Receive queues that note what the card found out about each packet ([`Metadata`](linerate_core::metadata::Metadata)).
+//! Rings that note what the card found out about each packet ([`Metadata`](crate::metadata::Metadata)).
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use linerate_core::batch::Batch;
-use linerate_core::error::Result;
-use linerate_core::memory::Pool;
-use linerate_core::port::RegionRx;
+use super::RegionRx;
+use crate::batch::Batch;
+use crate::error::Result;
+use crate::memory::Pool;
 
 /// A ring that can note its findings.
 pub trait Describe: RegionRx {
@@ -14,7 +14,7 @@ pub trait Describe: RegionRx {
     fn recv_described(&mut self, batch: &mut Batch) -> usize;
 }
 
-/// A ring that notes its findings. It is a type of its own, so that the loops of other rings have no branch for them.
+/// A ring that notes its findings. A separate type, so that the loops of other rings have no branch for them.
 pub struct Described<Q>(pub Q);
 
 impl<Q: Describe> RegionRx for Described<Q> {
