@@ -161,19 +161,16 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         let (before, first) = (batch.len(), self.ring.next());
         if self.is_inside {
             self.resume(batch);
-            // The loop would describe the packet's last buffer instead of the first.
-            if DESCRIBED && batch.ends_in_chain() && !self.take_slow(batch) {
-                self.is_inside = self.dropping || !self.partial.is_empty();
-                self.return_descriptors(batch.len() - before);
-                return batch.len() - before;
-            }
         }
-        // SAFETY: `take_run` writes each slot that it counts with a buffer from the ring, and puts a fresh buffer
-        // there.
-        let (offered, received) =
-            unsafe { batch.exchange(usize::MAX, |slots, fresh| self.take::<DESCRIBED>(slots, fresh)) };
-        if received < offered || offered == 0 {
-            self.recv_rest::<DESCRIBED>(batch, received);
+        // The loop would describe the last buffer of a packet that it continues, instead of the first.
+        if !DESCRIBED || !batch.ends_in_chain() || self.take_slow(batch) {
+            // SAFETY: `take_run` writes each slot that it counts with a buffer from the ring, and puts a fresh buffer
+            // there.
+            let (offered, received) =
+                unsafe { batch.exchange(usize::MAX, |slots, fresh| self.take::<DESCRIBED>(slots, fresh)) };
+            if received < offered || offered == 0 {
+                self.recv_rest::<DESCRIBED>(batch, received);
+            }
         }
         self.is_inside = self.dropping || !self.partial.is_empty();
         let received = batch.len() - before;
