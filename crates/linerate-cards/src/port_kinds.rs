@@ -19,7 +19,7 @@ pub static CARD: PortKind = PortKind {
     description: Description {
         form: Form::Other("PCI addresses", is_address),
         options: DRIVER,
-        large_buffers: Some(("offloads", 4096)),
+        large_buffers: nic::LARGE_BUFFERS,
         example: "0000:03:00.0",
         summary: "a card by its PCI address, over vfio or uio",
         page: "cards.md",
@@ -45,7 +45,7 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
 pub static VFIO_USER: PortKind = PortKind {
     description: Description {
         options: DRIVER,
-        large_buffers: Some(("offloads", 4096)),
+        large_buffers: nic::LARGE_BUFFERS,
         feature: "vfio-user",
         example: "vfio-user:/tmp/a",
         summary: "a card that another process serves, as linerate sim does",

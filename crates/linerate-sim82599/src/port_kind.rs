@@ -22,7 +22,7 @@ const INTEL: u16 = 0x8086;
 /// `sim:NAME`
 pub static SIM: PortKind = PortKind {
     description: Description {
-        large_buffers: Some(("offloads", 4096)),
+        large_buffers: nic::LARGE_BUFFERS,
         options: &[
             QUEUES,
             RING,

@@ -19,11 +19,15 @@ use std::sync::Arc;
 
 use linerate_core::error::{Error, ErrorKind, Remedy, Result};
 use linerate_core::memory::DeviceAddress;
-use linerate_core::port::Device;
 pub use linerate_core::port::{Config, DEFAULT_FRAME};
+use linerate_core::port::{Device, OFFLOADS};
 
 use crate::pci::{Bus, Fault, PciDevice};
 use crate::vfio_user::VfioUser;
+
+/// The option of cards that needs large buffers, and their size. Coalesced packets fill whole KiB of buffers: 3 of 4, but
+/// only 1 of 2.
+pub const LARGE_BUFFERS: Option<(&str, usize)> = Some((OFFLOADS.name, 4096));
 
 /// The driver for a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

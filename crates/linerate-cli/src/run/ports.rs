@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use linerate::kernel::Interface;
 use linerate::memory::{PageSize, Pool, Region, RegionOptions};
 use linerate::port::{
-    Access, FRAME_HEADERS, Feature, Port, PortClass, PortName, QueueStatistics, Statistics, Support, TakeFromKernel,
+    Access, FRAME_HEADERS, Feature, OFFLOADS, Port, PortClass, PortName, QueueStatistics, Statistics, Support,
+    TakeFromKernel,
 };
 use linerate::sim82599::Card;
 use linerate::traffic::Report;
@@ -238,13 +239,12 @@ fn buffer_count(names: &[PortName], options: &RunOptions) -> usize {
 fn pool(names: &[PortName], options: &RunOptions) -> Result<Arc<Pool>, Error> {
     // Room for the longest frame after the headroom; 1,500 bytes fit 2 KiB.
     let size = if options.mtu <= 1500 { 2048 } else { (options.mtu + 1024).next_power_of_two() };
-    // Cards coalesce into whole KiB of buffers: 3 of 4, but only 1 of 2.
-    let coalesces =
-        |name: &PortName| matches!(name.class(), PortClass::Card | PortClass::ServedCard | PortClass::Model);
-    let size = if options.offloads && names.iter().any(coalesces) { size.max(4096) } else { size };
     // AF_XDP buffers are at most one page; longer frames become chains.
     let size = if names.iter().any(PortName::is_xdp) { size.min(4096) } else { size };
-    let buffer_size = names.iter().map(PortName::buffer_size).fold(size.into(), usize::max);
+    // `--offloads` is the option of all ports.
+    let is_on = |(option, _): &(&str, usize)| options.offloads && *option == OFFLOADS.name;
+    let large = names.iter().filter_map(PortName::large_buffers).filter(is_on).map(|(_, size)| size);
+    let buffer_size = names.iter().map(PortName::buffer_size).chain(large).fold(size.into(), usize::max);
     let buffers = buffer_count(names, options);
     let memory = RegionOptions { buffers, buffer_size, pages: options.pages.into(), numa_node: options.numa };
     let pool = Pool::new(Region::new(&memory)?);

@@ -347,10 +347,15 @@ impl PortName {
     /// Returns the minimum size of the port's packet buffers, for frames of the default length. It is larger than 2,048
     /// if the innermost port has an [option that needs large buffers](Description::large_buffers), and it is on.
     pub fn buffer_size(&self) -> usize {
-        match self.innermost().kind.large_buffers {
+        match self.large_buffers() {
             Some((option, size)) if self.option(option) == Some("on") => size,
             _ => 2048,
         }
+    }
+
+    /// Returns the innermost port's [option that needs large buffers](Description::large_buffers), and their size.
+    pub fn large_buffers(&self) -> Option<(&'static str, usize)> {
+        self.innermost().kind.large_buffers
     }
 
     /// Returns how many buffers a queue in each direction needs for [packets that it holds](Description::held_buffers).
