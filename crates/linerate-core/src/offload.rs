@@ -388,18 +388,26 @@ impl Headers {
     }
 }
 
-/// Returns the offset of the outermost IP header, and whether its version is 4. Skips up to two VLAN tags.
+/// Returns the offset of the outermost IP header, and whether its version is 4.
 pub(crate) fn network_header(first: &[u8]) -> Option<(usize, bool)> {
-    let word = |at: usize| first.get(at..)?.first_chunk().map(|bytes: &[u8; 2]| u16::from_be_bytes(*bytes));
-    let mut network = 14;
-    while network < 22 && matches!(word(network - 2), Some(0x8100 | 0x88A8)) {
-        network += 4;
-    }
-    match (word(network - 2)?, first.get(network)? >> 4) {
-        (0x0800, 4) => Some((network, true)),
-        (0x86DD, 6) => Some((network, false)),
+    let network = network_offset(first);
+    match (first.get(network - 2..network)?, first.get(network)? >> 4) {
+        ([0x08, 0x00], 4) => Some((network, true)),
+        ([0x86, 0xDD], 6) => Some((network, false)),
         _ => None,
     }
+}
+
+/// The offset of the network header after two VLAN tags, the most that offloads see through.
+pub(crate) const MOST_OFFSET: usize = 22;
+
+/// Returns the offset of the network header, after up to two VLAN tags (customer and service VLAN).
+pub(crate) fn network_offset(first: &[u8]) -> usize {
+    let mut network = 14;
+    while network < MOST_OFFSET && matches!(first.get(network - 2..network), Some([0x81, 0x00] | [0x88, 0xA8])) {
+        network += 4;
+    }
+    network
 }
 
 /// The payload of the outermost IP packet of a frame.

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use crate::error::{Error, ErrorKind, Remedy, Result};
 use crate::memory::View;
 use crate::metadata::{self, HAS_TIME, Metadata, PRESENCE};
-use crate::offload::Offload;
+use crate::offload::{MOST_OFFSET, Offload, network_offset};
 use crate::slot::Slot;
 
 /// Iterates over the bytes of each slot of a batch ([`Batch::slots_mut`](crate::Batch::slots_mut)).
@@ -236,8 +236,6 @@ const ADDRESSES: usize = 12;
 const TAG: usize = 4;
 /// A VLAN tag's first two bytes (IEEE 802.1Q, table 9-1: customer VLAN).
 const VLAN: u16 = 0x8100;
-/// The same of all tags that offloads see through: customer and service VLAN.
-const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xA8]];
 
 /// One packet of a batch. Its bytes are in one slot or, if it is longer than a buffer, in a chain of slots.
 ///
@@ -577,8 +575,7 @@ impl Packet<'_> {
         let Some(addresses) = self.first_chunk::<ADDRESSES>().copied() else {
             return Err(not_in_first_slot(ADDRESSES, self.slots[0].len()));
         };
-        let is_tagged = |at: usize| self.get(at..).is_some_and(|bytes| TAGS.iter().any(|tag| bytes.starts_with(tag)));
-        if self.slots[0].is_unfinished() && is_tagged(ADDRESSES) && is_tagged(ADDRESSES + TAG) {
+        if self.slots[0].is_unfinished() && network_offset(self) == MOST_OFFSET {
             self.finish()?;
         }
         self.with_pending(TAG as i16, |packet| packet.push(TAG).map(drop))?;
