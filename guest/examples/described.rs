@@ -1,9 +1,7 @@
 //! Runs in a guest: prints the metadata of each packet that a port receives, until it is ended. `PORT [FILTER]` marks the
 //! packets that match the filter.
 
-use std::time::Duration;
-
-use linerate::port::Action;
+use linerate::port::{Action, Wait, Waiter};
 use linerate::{Batch, Error};
 
 fn main() {
@@ -25,12 +23,10 @@ fn run(port: &str, filter: Option<&str>) -> Result<(), Error> {
     if let Some(filter) = filter {
         port.add_rule(&filter.parse()?, Action::Mark(7))?;
     }
-    let (mut rx, mut batch) = (port.rx(0)?, Batch::new());
+    let (mut rx, mut batch, mut waiter) = (port.rx(0)?, Batch::new(), Waiter::new(Wait::Interrupt));
     println!("ready");
     loop {
-        if rx.recv(&mut batch) == 0 {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let received = rx.recv(&mut batch);
         for packet in batch.packets() {
             let (metadata, mut bytes) = (packet.metadata(), Vec::new());
             packet.append_to(&mut bytes);
@@ -40,5 +36,6 @@ fn run(port: &str, filter: Option<&str>) -> Result<(), Error> {
             println!("{len} bytes, {start}: {hash}, tag {vlan:?}, mark {mark:?}, time {time:?}");
         }
         batch.clear();
+        waiter.turn(received, &mut [&mut rx]);
     }
 }

@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
 use linerate::Batch;
 use linerate::port::{Drops, RxQueue, TxQueue};
@@ -241,14 +242,16 @@ fn our_driver_exchanges_segments_with_linux_s() {
         namespace.run("ip link set t0 up");
         let mut ends = [&mut card, &mut tap].map(|port| (port.rx(0).unwrap(), port.tx(0).unwrap()));
         let before = guest.counter("", "eth0", "hw_rsc_aggregated");
-        let is_over = AtomicBool::new(false);
         let seen = std::thread::scope(|scope| {
-            let bridge = scope.spawn(|| bridge(&mut ends, tag, &is_over));
+            // Dropped in any case, so that the bridge also ends if a check fails.
+            let (running, is_over) = channel();
+            let ends = &mut ends;
+            let bridge = scope.spawn(move || bridge(ends, tag, &is_over));
             guest.wait_for_link("", "eth0");
             let mut server = Process::start(&mut namespace.of(exchange("server", address)));
             server.await_output("listening");
             check_exchange(&mut guest, address, server);
-            is_over.store(true, Relaxed);
+            drop(running);
             bridge.join().unwrap()
         });
         // Neither card coalesces segments with tags.
@@ -270,11 +273,12 @@ struct Seen {
     tagged: u64,
 }
 
-/// Passes packets between a card and an interface, whose packets are in a VLAN at the card's side if there is a tag.
-fn bridge(ends: &mut [(RxQueue, TxQueue); 2], tag: Option<u16>, is_over: &AtomicBool) -> Seen {
+/// Passes packets between a card and an interface until the sender is dropped. With a tag, packets are in a VLAN at the
+/// card's side.
+fn bridge(ends: &mut [(RxQueue, TxQueue); 2], tag: Option<u16>, is_over: &Receiver<()>) -> Seen {
     let [card, tap] = ends;
     let (mut received, mut sending, mut seen) = (Batch::new(), Batch::new(), Seen::default());
-    while !is_over.load(Relaxed) {
+    while is_over.try_recv() == Err(TryRecvError::Empty) {
         if received.is_empty() {
             card.0.recv(&mut received);
             for packet in received.packets() {
