@@ -401,8 +401,8 @@ impl Receive {
         }
     }
 
-    /// Finishes all packets. A packet gets each buffer when its first byte arrives, so those of several packets of a
-    /// queue lie between each other (section 7.11.5.2).
+    /// Finishes all packets. A packet gets a buffer when the buffer's first byte arrives, so the buffers of a queue's
+    /// packets alternate (section 7.11.5.2).
     fn finish_packets(&mut self, targets: &mut Targets) {
         while let Some(first) = self.coalescing.first() {
             let queue = first.queue;

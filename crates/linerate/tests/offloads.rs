@@ -525,7 +525,7 @@ fn segments_that_fill_the_batch_are_sent() {
 }
 
 /// Sends a packet of 50,000 bytes, left to be segmented, from the first of these ports to the last. Returns the frames
-/// that arrive, and those of the software.
+/// that arrive, and the frames into which the software cuts it.
 fn cut_between(names: &[&str]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let mut tcp = Vec::new();
     let headers = etherparse::PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9);

@@ -251,9 +251,9 @@ impl Card {
         }
     }
 
-    /// Writes the descriptors of a coalesced packet, beginning with those that the card owns: counts of segments,
-    /// lengths, distances to the next descriptor, and status bits. Each buffer that the card owns begins with the
-    /// headers of a TCP packet of `len` bytes.
+    /// Writes the descriptors of a coalesced packet from the head on: counts of segments, lengths, distances to the next
+    /// descriptor, and status bits. Each buffer that the card owns begins with the headers of a TCP packet of `len`
+    /// bytes.
     pub fn coalesce(&mut self, len: u16, parts: &[(u64, u64, u64, u64)]) {
         let words = words(&self.rings, 0, RING * 2);
         for &(count, length, next, status) in parts {
