@@ -33,12 +33,12 @@ pub static CARD: PortKind = PortKind {
 fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     let config = opening.config;
     let card = NetworkCard::find(opening.name.short())?;
-    let (what, driver) = nic::require_driver(&card.address, card.vendor, card.device)?;
+    let supported = nic::require_card(&card.address, card.vendor, card.device)?;
     let (device, access) = pci::open(&card, config.options.take)?;
-    let config = Config { description: format!("{what} ({access})"), device: card.device, ..config };
+    let config = Config { description: format!("{} ({access})", supported.name), device: card.device, ..config };
     // SAFETY: only this driver gets `device`, and no other process has the card: vfio opens a card only once, and the
     // uio driver locks it.
-    unsafe { nic::drive(driver, device, config) }
+    unsafe { nic::drive(supported.driver, device, config) }
 }
 
 /// `vfio-user:PATH`
@@ -62,8 +62,8 @@ fn open_served(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     let (name, config) = (opening.name, opening.config);
     let device = VfioUser::connect(name.address())?;
     let (vendor, number) = device.identity()?;
-    let (what, driver) = nic::require_driver(name.short(), vendor, number)?;
-    let config = Config { description: format!("{what} (vfio-user)"), device: number, ..config };
+    let supported = nic::require_card(name.short(), vendor, number)?;
+    let config = Config { description: format!("{} (vfio-user)", supported.name), device: number, ..config };
     // SAFETY: `device` goes to this driver alone, and its server has one client at a time.
-    unsafe { nic::drive_served(driver, device, config) }
+    unsafe { nic::drive_served(supported.driver, device, config) }
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use linerate::Error;
-use linerate::nic::require_driver;
+use linerate::nic::require_card;
 use linerate::pci::{NetworkCard, give_back, group_peers, take};
 use linerate::port::Access;
 
@@ -20,7 +20,7 @@ pub fn bind(cards: &[String], vfio: bool, uio: bool, force: bool) -> Result<Exit
     for address in cards {
         let card = NetworkCard::find(address)?;
         // Refuse a card that linerate has no driver for: Linux would lose it for no use.
-        require_driver(&card.address, card.vendor, card.device)?;
+        require_card(&card.address, card.vendor, card.device)?;
         let others = group_peers(&card);
         if !others.is_empty() {
             note(&format!(

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use linerate::kernel::{Interface, LeftBehind, left_behind};
 use linerate::memory::PageSize;
-use linerate::nic;
+use linerate::nic::{Supported, find_card};
 use linerate::pci::{NetworkCard, Taken, default_route, group_peers, in_other_namespace, in_use, network_cards, taken};
 use linerate::port::{Feature, Link, Port, escaped};
 use linerate::{Error, KINDS, Options};
@@ -16,8 +16,8 @@ use crate::show::print;
 /// A card with its notes.
 struct Entry {
     card: NetworkCard,
-    /// A description, if linerate has a driver for it.
-    what: Option<&'static str>,
+    /// The card's driver, if linerate has one.
+    supported: Option<&'static Supported>,
     /// Notes: Linux's use of the card, the rest of its IOMMU group, a process that left it behind.
     notes: Vec<String>,
     /// Whether it can be opened without further steps.
@@ -47,8 +47,11 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
     if as_json {
         let cards: Vec<_> = entries
             .iter()
-            .map(|Entry { card, what, notes, usable }| {
-                json!({"name": card.address, "vendor": card.vendor, "device": card.device, "what": what,
+            .map(|Entry { card, supported, notes, usable }| {
+                json!({"name": card.address, "vendor": card.vendor, "device": card.device,
+                       "what": supported.map(|found| found.name),
+                       "supported_by": supported.map(|found| found.driver.to_string()),
+                       "tried_on": supported.map(|found| found.tried.word()),
                        "driver": card.driver, "interfaces": card.interfaces, "iommu_group": card.iommu_group,
                        "numa_node": card.numa_node, "usable": usable, "notes": notes})
             })
@@ -66,17 +69,18 @@ pub fn run(as_json: bool) -> Result<ExitCode, Error> {
          xdp:IF, pcap:FILE, vale0:a, X{1, faulty:PORT, vfio-user:PATH; &record=FILE\n               \
          ?size=64&flows=1&rate=14.88M&count=1M   &queues=4&ring=1024&mtu=9000\n",
     );
-    for Entry { card, what, notes, .. } in &entries {
+    for Entry { card, supported, notes, .. } in &entries {
         let driver = card.driver.as_deref().unwrap_or("no driver");
         let interfaces =
             if card.interfaces.is_empty() { String::new() } else { format!(" ({})", card.interfaces.join(", ")) };
         let group = card.iommu_group.map_or_else(String::new, |group| format!(", IOMMU group {group}"));
         let node = card.numa_node.map_or_else(String::new, |node| format!(", NUMA node {node}"));
-        let what = what.map_or_else(
-            || format!("{:04x}:{:04x}, not supported", card.vendor, card.device),
-            |what| format!("{what}, {:04x}:{:04x}", card.vendor, card.device),
-        );
-        print(&format!("{:<14} {what}; {driver}{interfaces}{group}{node}\n", card.address));
+        let ids = format!("{:04x}:{:04x}", card.vendor, card.device);
+        let what = match supported {
+            Some(Supported { name, driver, tried, .. }) => format!("{name}, {ids}, driven by {driver} ({tried})"),
+            None => format!("{ids}, linerate has no driver for it"),
+        };
+        print(&format!("{:<14} {what}; bound to {driver}{interfaces}{group}{node}\n", card.address));
         notes.iter().for_each(|note| print(&format!("               {note}\n")));
     }
     for interface in &interfaces {
@@ -130,7 +134,7 @@ pub fn show_capabilities(names: &[String], as_json: bool) -> Result<ExitCode, Er
 }
 
 fn describe(card: NetworkCard, taken: &[Taken]) -> Entry {
-    let what = nic::find_driver(card.vendor, card.device).map(|(what, _)| what);
+    let supported = find_card(card.vendor, card.device);
     let driver = card.driver.as_deref();
     let free = matches!(driver, None | Some("vfio-pci" | "uio_pci_generic" | "igb_uio"));
     let mut notes = Vec::new();
@@ -146,7 +150,7 @@ fn describe(card: NetworkCard, taken: &[Taken]) -> Entry {
                 None => format!("taken from {from}; to give it back: sudo linerate unbind {address}"),
             });
         }
-        _ if what.is_some() && !free => {
+        _ if supported.is_some() && !free => {
             notes.extend(in_use(&card));
             notes.push(match default_route(&card) {
                 _ if in_other_namespace(&card).is_some() => {
@@ -165,5 +169,30 @@ fn describe(card: NetworkCard, taken: &[Taken]) -> Entry {
     if !others.is_empty() {
         notes.push(format!("the IOMMU cannot isolate it from {}", others.join(", ")));
     }
-    Entry { what, notes, usable: what.is_some() && free, card }
+    Entry { supported, notes, usable: supported.is_some() && free, card }
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate::nic::{SUPPORTED, Supported};
+
+    /// The table in docs/cards.md has all cards.
+    #[test]
+    fn all_cards_are_documented() {
+        let page = include_str!("../../../docs/cards.md");
+        let rows = SUPPORTED.iter().map(|Supported { vendor, device, name, driver, tried }| {
+            format!("| {vendor:04x}:{device:04x} | {name} | {driver} | {tried} |\n")
+        });
+        let table = rows.collect::<String>();
+        assert!(
+            page.contains(&format!("|---|---|---|---|\n{table}\n")),
+            "the table of docs/cards.md is this:\n{table}"
+        );
+    }
+
+    /// Each card has one entry, and they are in order.
+    #[test]
+    fn cards_are_in_order() {
+        assert!(SUPPORTED.is_sorted_by(|one, next| (one.vendor, one.device) < (next.vendor, next.device)));
+    }
 }

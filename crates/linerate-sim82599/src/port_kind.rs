@@ -96,8 +96,8 @@ fn open(opening: Opening<'_>) -> Result<Box<dyn Device>> {
     let (name, config) = (opening.name, opening.config.clone());
     Ixgbe::<CardBar>::check(&config)?;
     let (card, runner) = open_named(name, &|wire| opening.open_isolated(wire, wire_pool()?).map(Port::of))?;
-    let (what, _) = nic::require_driver(name.short(), INTEL, card.kind().device())?;
-    let config = Config { description: format!("{what}, a model inside this process"), ..config };
+    let supported = nic::require_card(name.short(), INTEL, card.kind().device())?;
+    let config = Config { description: format!("{}, a model inside this process", supported.name), ..config };
     Ok(Box::new(drive(&card, card.claim_alone(runner), config)?))
 }
 
