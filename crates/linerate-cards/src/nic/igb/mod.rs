@@ -14,7 +14,9 @@ use linerate_core::port::{Drops, Link, Pause, Rss, Statistics};
 use linerate_spec::x82576::*;
 use linerate_spec::{Counter, Register, descriptor};
 
-use super::intel::{CardCounters, ClockRegisters, Controller, Hardware, Intel, NoEntries, PTP, Semaphores};
+use super::intel::{
+    CardCounters, ClockRegisters, Controller, Hardware, Intel, NoEntries, PTP, PhysicalFunction, Semaphores,
+};
 pub use super::{Config, DEFAULT_FRAME};
 use crate::pci::Bar;
 
@@ -31,9 +33,6 @@ impl Controller for X82576 {
     const DRIVER: &'static str = "igb";
     const MBITS: u32 = 1000;
     const MAX_QUEUES: u16 = 16;
-    /// Entries of the redirection table have 4 bits (section 8.10.23).
-    const MAX_RSS_QUEUES: u16 = 16;
-    const ADDRESSES: u16 = RAL::COUNT;
     /// Causes 0 to 24 of `EICR` are vectors: enough for 16 queues and the link (section 8.8.1).
     const MAX_INTERRUPTS: u16 = 16;
     /// 9.5 KiB with CRC (section 1.3).
@@ -165,55 +164,9 @@ impl Controller for X82576 {
         })
     }
 
-    fn address_registers(entry: u16) -> (Register, Register) {
-        (RAL(entry).into(), RAH(entry).into())
-    }
-
-    fn multicast_register(number: u16) -> Register {
-        MTA(number).into()
-    }
-
-    fn vlan_register(number: u16) -> Register {
-        VFTA(number).into()
-    }
-
-    fn set_promiscuous<B: Bar>(hardware: &Hardware<B, X82576>, unicast: bool, multicast: bool) {
-        let bits = if unicast { RCTL::UPE } else { 0 } | if multicast { RCTL::MPE } else { 0 };
-        hardware.change(RCTL, RCTL::UPE | RCTL::MPE, bits);
-    }
-
-    /// The table is always in effect. `RCTL.MO` stays 0: the hash is bits 47 to 36 of the address (section 8.10.17).
-    fn use_multicast_table<B: Bar>(_: &Hardware<B, X82576>, _: bool) {}
-
-    fn use_vlan_table<B: Bar>(hardware: &Hardware<B, X82576>, on: bool) {
-        hardware.change(RCTL, RCTL::VFE, if on { RCTL::VFE } else { 0 });
-    }
-
     /// One bit is for all queues (section 8.2.1).
     fn strip_vlan_tags<B: Bar>(hardware: &Hardware<B, X82576>, on: bool) {
         hardware.change(CTRL, CTRL::VME, if on { CTRL::VME } else { 0 });
-    }
-
-    /// Uses the registers of section 8.5. The receive packet buffer has its size after a reset, 64 KiB.
-    fn set_pause<B: Bar>(hardware: &Hardware<B, X82576>, pause: Pause) {
-        const BUFFER: u32 = 64 << 10;
-        // Asks for the longest time, in units of 512 bit times, and asks again after half of it.
-        const TIME: u32 = 0xFFFF;
-        for queue in 0..hardware.config.options.rx_queues {
-            let drop = if hardware.drops_at_queues() { SRRCTL::DROP_EN } else { 0 };
-            hardware.change(SRRCTL(queue), SRRCTL::DROP_EN, drop);
-        }
-        if pause.send {
-            // Each end finishes the frame that it is sending; 4 KiB arrive in the time that 3 km of fiber need.
-            let high = BUFFER - 2 * (hardware.longest_written() as u32 + 4) - 4096;
-            let low = high / 2;
-            hardware.write(FCTTV, TIME);
-            hardware.write(FCRTV, TIME / 2);
-            hardware.write(FCRTL0, low & FCRTL0::MASK | FCRTL0::XONE);
-            hardware.write(FCRTH0, high & FCRTH0::MASK);
-        }
-        let bits = if pause.receive { CTRL::RFCE } else { 0 } | if pause.send { CTRL::TFCE } else { 0 };
-        hardware.change(CTRL, CTRL::RFCE | CTRL::TFCE, bits);
     }
 
     /// Writes key, table (128 entries, four to a register) and hash fields (section 7.1.1.7).
@@ -271,30 +224,13 @@ impl Controller for X82576 {
         }
     }
 
-    fn clock_registers() -> ClockRegisters {
-        ClockRegisters {
+    fn clock_registers() -> Option<ClockRegisters> {
+        Some(ClockRegisters {
             time: [SYSTIML.into(), SYSTIMH.into()],
             sent: (TSYNCTXCTL.into(), [TXSTMPL.into(), TXSTMPH.into()]),
             received: (TSYNCRXCTL.into(), [RXSTMPL.into(), RXSTMPH.into()]),
             attributes: RXSATRH.into(),
-        }
-    }
-
-    /// A tick is 16 ns, whatever the link's speed.
-    fn start_counter<B: Bar>(hardware: &Hardware<B, X82576>) {
-        hardware.write(TIMINCA, 1 << TIMINCA::PERIOD_SHIFT | 16);
-    }
-
-    /// Only over Ethernet: over UDP, the card also compares the source port.
-    fn find_events<B: Bar>(hardware: &Hardware<B, X82576>) {
-        hardware.write(ETQF(0), ETQF::ENABLE | ETQF::TIME_STAMP | PTP);
-        hardware.write(TSYNCRXCFG, SYNC << TSYNCRXCFG::MESSAGE_SHIFT);
-    }
-
-    fn latch_time<B: Bar>(_: &Hardware<B, X82576>) {}
-
-    fn nanoseconds<B: Bar>(_: &Hardware<B, X82576>, low: u32, high: u32) -> u64 {
-        u64::from(high) << 32 | u64::from(low)
+        })
     }
 
     /// Uses the counters of section 8.18. `GORC` counts CRCs although they are stripped.
@@ -322,6 +258,69 @@ impl Controller for X82576 {
 
     fn counters(queues: u16) -> Vec<Counter> {
         counters(queues).collect()
+    }
+}
+
+impl PhysicalFunction for X82576 {
+    /// Entries of the redirection table have 4 bits (section 8.10.23).
+    const MAX_RSS_QUEUES: u16 = 16;
+    const ADDRESSES: u16 = RAL::COUNT;
+
+    fn address_registers(entry: u16) -> (Register, Register) {
+        (RAL(entry).into(), RAH(entry).into())
+    }
+
+    fn multicast_register(number: u16) -> Register {
+        MTA(number).into()
+    }
+
+    fn vlan_register(number: u16) -> Register {
+        VFTA(number).into()
+    }
+
+    fn set_promiscuous<B: Bar>(hardware: &Hardware<B, X82576>, unicast: bool, multicast: bool) {
+        let bits = if unicast { RCTL::UPE } else { 0 } | if multicast { RCTL::MPE } else { 0 };
+        hardware.change(RCTL, RCTL::UPE | RCTL::MPE, bits);
+    }
+
+    /// The table is always in effect. `RCTL.MO` stays 0: the hash is bits 47 to 36 of the address (section 8.10.17).
+    fn use_multicast_table<B: Bar>(_: &Hardware<B, X82576>, _: bool) {}
+
+    fn use_vlan_table<B: Bar>(hardware: &Hardware<B, X82576>, on: bool) {
+        hardware.change(RCTL, RCTL::VFE, if on { RCTL::VFE } else { 0 });
+    }
+
+    /// Uses the registers of section 8.5. The receive packet buffer has its size after a reset, 64 KiB.
+    fn set_pause<B: Bar>(hardware: &Hardware<B, X82576>, pause: Pause) {
+        const BUFFER: u32 = 64 << 10;
+        // Asks for the longest time, in units of 512 bit times, and asks again after half of it.
+        const TIME: u32 = 0xFFFF;
+        for queue in 0..hardware.config.options.rx_queues {
+            let drop = if hardware.drops_at_queues() { SRRCTL::DROP_EN } else { 0 };
+            hardware.change(SRRCTL(queue), SRRCTL::DROP_EN, drop);
+        }
+        if pause.send {
+            // Each end finishes the frame that it is sending; 4 KiB arrive in the time that 3 km of fiber need.
+            let high = BUFFER - 2 * (hardware.longest_written() as u32 + 4) - 4096;
+            let low = high / 2;
+            hardware.write(FCTTV, TIME);
+            hardware.write(FCRTV, TIME / 2);
+            hardware.write(FCRTL0, low & FCRTL0::MASK | FCRTL0::XONE);
+            hardware.write(FCRTH0, high & FCRTH0::MASK);
+        }
+        let bits = if pause.receive { CTRL::RFCE } else { 0 } | if pause.send { CTRL::TFCE } else { 0 };
+        hardware.change(CTRL, CTRL::RFCE | CTRL::TFCE, bits);
+    }
+
+    /// A tick is 16 ns, whatever the link's speed.
+    fn start_counter<B: Bar>(hardware: &Hardware<B, X82576>) {
+        hardware.write(TIMINCA, 1 << TIMINCA::PERIOD_SHIFT | 16);
+    }
+
+    /// Only over Ethernet: over UDP, the card also compares the source port.
+    fn find_events<B: Bar>(hardware: &Hardware<B, X82576>) {
+        hardware.write(ETQF(0), ETQF::ENABLE | ETQF::TIME_STAMP | PTP);
+        hardware.write(TSYNCRXCFG, SYNC << TSYNCRXCFG::MESSAGE_SHIFT);
     }
 }
 

@@ -3,14 +3,14 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
-use linerate_core::error::Result;
+use linerate_core::error::{Error, Result};
 use linerate_core::packet::now;
 use linerate_core::port::{CardClock, Scale};
 use linerate_spec::Register;
 use linerate_spec::descriptor::receive;
 use linerate_spec::x82599::{TSYNCRXCTL, TSYNCTXCTL};
 
-use super::{Controller, Hardware};
+use super::{Controller, Hardware, PhysicalFunction};
 use crate::pci::Bar;
 
 /// The registers of a card's clock. The bits of TSYNCTXCTL and TSYNCRXCTL are the same on all cards.
@@ -28,10 +28,10 @@ pub struct ClockRegisters {
 /// The ethertype of IEEE 1588.
 pub const PTP: u32 = 0x88F7;
 
-impl<B: Bar, C: Controller> Hardware<B, C> {
+impl<B: Bar, C: PhysicalFunction> Hardware<B, C> {
     /// Starts the clock with the system's time.
     pub(super) fn start_clock(&self) -> Result<()> {
-        let ClockRegisters { sent, received, .. } = C::clock_registers();
+        let Some(ClockRegisters { sent, received, .. }) = C::clock_registers() else { return Ok(()) };
         C::start_counter(self);
         self.write(sent.0, TSYNCTXCTL::ENABLE);
         if self.config.options.metadata {
@@ -45,7 +45,9 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         scale.set(self.count()?, now());
         Ok(())
     }
+}
 
+impl<B: Bar, C: Controller> Hardware<B, C> {
     /// Returns the time of the received packet with this word 1 of its descriptor, if the card has noted it.
     #[inline(always)]
     pub(super) fn time_of(&self, word: u64) -> Option<u64> {
@@ -63,18 +65,17 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     /// Frees the registers of a received packet's time if the packet was dropped: otherwise the card would note no
     /// other. Called twice, it finds the same state at both calls then.
     pub(super) fn free_stale_time(&self) {
-        if !self.config.options.metadata {
-            return;
-        }
-        let is_noted = self.read(C::clock_registers().received.0) & TSYNCRXCTL::VALID != 0;
+        let Some(registers) = C::clock_registers().filter(|_| self.config.options.metadata) else { return };
+        let is_noted = self.read(registers.received.0) & TSYNCRXCTL::VALID != 0;
         if self.is_time_stale.swap(is_noted, Relaxed) && is_noted {
             self.received_time();
         }
     }
 
     fn take_received(&self) -> Option<u64> {
-        let count = self.take_noted(&C::clock_registers().received);
-        self.read(C::clock_registers().attributes);
+        let registers = C::clock_registers()?;
+        let count = self.take_noted(&registers.received);
+        self.read(registers.attributes);
         count
     }
 
@@ -87,18 +88,26 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         let low = self.read(*low);
         C::nanoseconds(self, low, self.read(*high))
     }
+
+    /// Returns the clock's registers.
+    ///
+    /// # Errors
+    /// The card has no clock.
+    fn registers(&self) -> Result<ClockRegisters> {
+        C::clock_registers().ok_or_else(|| Error::unsupported(self.config.name.clone(), "clock", "this card has none"))
+    }
 }
 
 impl<B: Bar, C: Controller> CardClock for Hardware<B, C> {
     fn count(&self) -> Result<u64> {
         self.check_alive()?;
         C::latch_time(self);
-        Ok(self.nanoseconds(&C::clock_registers().time))
+        Ok(self.nanoseconds(&self.registers()?.time))
     }
 
     fn take_sent(&self) -> Result<Option<u64>> {
         self.check_alive()?;
-        Ok(self.take_noted(&C::clock_registers().sent))
+        Ok(self.take_noted(&self.registers()?.sent))
     }
 
     fn scale(&self) -> &Mutex<Scale> {

@@ -3,12 +3,12 @@
 use linerate_core::port::MacAddress;
 use linerate_spec::x82599::RAH;
 
-use super::Controller;
+use super::PhysicalFunction;
 use super::hardware::Hardware;
 use crate::nic::filters::Filters;
 use crate::pci::Bar;
 
-impl<B: Bar, C: Controller> Hardware<B, C> {
+impl<B: Bar, C: PhysicalFunction> Hardware<B, C> {
     /// Writes the differences between `present`, the state of the card, and `wanted`. No packet is lost that both accept.
     pub(super) fn write_filters(&self, present: &Filters, wanted: &Filters) {
         if present.modes() != wanted.modes() {

@@ -17,7 +17,7 @@ use linerate_spec::x82599::STATUS;
 
 use super::chains::MOST_PACKETS;
 use super::metadata::{filter, metadata};
-use super::{Controller, Entries};
+use super::{Controller, Entries, PhysicalFunction};
 use crate::nic::{Config, check_bus};
 use crate::pci::{Bar, Bus, Interrupt};
 
@@ -179,20 +179,6 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
 
     fn pause(&self) -> MutexGuard<'_, Pause> {
         self.pause.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sets the use of pause frames.
-    pub(super) fn set_pause(&self, pause: Pause) {
-        *self.pause() = pause;
-        C::set_pause(self, pause);
-    }
-
-    /// Writes the use of pause frames to a card that was reset.
-    pub(super) fn restore_pause(&self) {
-        let pause = *self.pause();
-        if pause != Pause::default() {
-            C::set_pause(self, pause);
-        }
     }
 
     /// Returns where the card writes in a buffer.
@@ -464,6 +450,22 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         let bufs = std::mem::take(&mut *self.quarantined.lock().unwrap_or_else(PoisonError::into_inner));
         // SAFETY: the queues that held them are gone, and the card was reset, so nothing uses them.
         unsafe { self.config.pool.give(&bufs) };
+    }
+}
+
+impl<B: Bar, C: PhysicalFunction> Hardware<B, C> {
+    /// Sets the use of pause frames.
+    pub(super) fn set_pause(&self, pause: Pause) {
+        *self.pause() = pause;
+        C::set_pause(self, pause);
+    }
+
+    /// Writes the use of pause frames to a card that was reset.
+    pub(super) fn restore_pause(&self) {
+        let pause = *self.pause();
+        if pause != Pause::default() {
+            C::set_pause(self, pause);
+        }
     }
 }
 

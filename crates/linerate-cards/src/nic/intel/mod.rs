@@ -11,7 +11,7 @@
 //! - `clock`: the card's clock, and the times of packets
 //! - `ring`: descriptors in memory, and the buffer of each
 //! - `vector`: the loops of `queue` with vector instructions
-//! - `start`: starting and stopping a queue; where its buffers come from and go to
+//! - `start`: starting and stopping a queue; where its buffers come from and go to; `open`: the queues of programs
 //! - `rules`: the entries of rules in a card's tables of filters
 //! - `filters`: the card's filters by address and VLAN
 //! - `semaphore`: resources shared with firmware
@@ -29,6 +29,7 @@ mod filters;
 mod hardware;
 mod metadata;
 mod offload;
+mod open;
 mod queue;
 mod ring;
 mod rules;
@@ -40,18 +41,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use clock::{ClockRegisters, PTP};
-use coalesced::CoalescedRx;
 pub use counters::CardCounters;
 pub use hardware::Hardware;
 use linerate_core::error::{Error, Result};
 use linerate_core::filter::{Filter, Match};
-use linerate_core::memory::{Addresses, Locate, Pool};
+use linerate_core::memory::Pool;
 use linerate_core::port::{
-    Action, Capabilities, Clock, Described, Device, Feature, Info, Link, MacAddress, Pause, QueueStatistics, Receive,
-    Rss, Rule, RuleId, Rules, Rx, Statistics, Transmit, Tx,
+    Action, Capabilities, Clock, Device, Feature, Info, Link, MacAddress, Pause, QueueStatistics, Receive, Rss, Rule,
+    RuleId, Rules, Statistics, Transmit,
 };
 use linerate_spec::{Counter, Register};
-use queue::{IntelRx, IntelTx};
 pub use rules::{NoEntries, Refused};
 pub(super) use semaphore::Semaphores;
 
@@ -67,10 +66,6 @@ pub trait Controller: Sized + Send + Sync + 'static {
     const MBITS: u32;
     /// The most queues each way.
     const MAX_QUEUES: u16;
-    /// The most queues that receive-side scaling can reach.
-    const MAX_RSS_QUEUES: u16;
-    /// The entries of the table of unicast addresses.
-    const ADDRESSES: u16;
     /// The most queues with an interrupt each.
     const MAX_INTERRUPTS: u16;
     /// The longest frame, in bytes without CRC.
@@ -113,6 +108,45 @@ pub trait Controller: Sized + Send + Sync + 'static {
     fn link<B: Bar>(hardware: &Hardware<B, Self>) -> Result<Link>;
     /// Sets whether the card removes VLAN tags from received packets.
     fn strip_vlan_tags<B: Bar>(hardware: &Hardware<B, Self>, on: bool);
+    /// Writes the RSS key and table; the caller has validated the queues. A virtual function has no table.
+    fn set_rss<B: Bar>(_hardware: &Hardware<B, Self>, _rss: &Rss) {}
+    /// Writes the RSS table alone.
+    fn set_table<B: Bar>(_hardware: &Hardware<B, Self>, _rss: &Rss) {}
+
+    /// Gives each receive queue its own interrupt, throttled; all are masked.
+    fn set_interrupts<B: Bar>(hardware: &Hardware<B, Self>, queues: u16, throttle: Duration);
+    /// Lets the card coalesce segments for the first `queues` queues, each packet for a short time. With interrupts, they
+    /// are already [set](Controller::set_interrupts).
+    fn set_coalescing<B: Bar>(_hardware: &Hardware<B, Self>, _queues: u16) {}
+    /// Unmasks a queue's interrupt once. If a packet has already arrived, the card raises the interrupt immediately.
+    fn allow_interrupt<B: Bar>(hardware: &Hardware<B, Self>, queue: u16);
+    /// Masks a queue's interrupt.
+    fn forbid_interrupt<B: Bar>(hardware: &Hardware<B, Self>, queue: u16);
+
+    /// Returns the registers of the card's clock; `None` if it has no clock.
+    fn clock_registers() -> Option<ClockRegisters> {
+        None
+    }
+    /// Prepares the counter for reading.
+    fn latch_time<B: Bar>(_hardware: &Hardware<B, Self>) {}
+    /// Returns the nanoseconds of the halves of the counter, or of a packet's time.
+    fn nanoseconds<B: Bar>(_hardware: &Hardware<B, Self>, low: u32, high: u32) -> u64 {
+        u64::from(high) << 32 | u64::from(low)
+    }
+
+    /// Returns the card's statistics since it was opened, from the sums of its counters.
+    fn count<B: Bar>(counters: &mut CardCounters<'_, B, Self>) -> Statistics;
+    /// Returns the counters of the card, and of its receive queues below `queues`.
+    fn counters(queues: u16) -> Vec<Counter>;
+}
+
+/// A card, or its physical function: filters, pause frames and clock are under the driver's control.
+pub trait PhysicalFunction: Controller {
+    /// The most queues that receive-side scaling can reach.
+    const MAX_RSS_QUEUES: u16;
+    /// The entries of the table of unicast addresses.
+    const ADDRESSES: u16;
+
     /// Returns the registers of an entry of the table of unicast addresses, low and high. Entry 0 is the card's own
     /// address.
     fn address_registers(entry: u16) -> (Register, Register);
@@ -129,36 +163,11 @@ pub trait Controller: Sized + Send + Sync + 'static {
     fn use_vlan_table<B: Bar>(hardware: &Hardware<B, Self>, on: bool);
     /// Sets the use of pause frames. Queues may have started.
     fn set_pause<B: Bar>(hardware: &Hardware<B, Self>, pause: Pause);
-    /// Writes the RSS key and table; the caller has validated the queues.
-    fn set_rss<B: Bar>(hardware: &Hardware<B, Self>, rss: &Rss);
-    /// Writes the RSS table alone.
-    fn set_table<B: Bar>(hardware: &Hardware<B, Self>, rss: &Rss);
 
-    /// Gives each receive queue its own interrupt, throttled; all are masked.
-    fn set_interrupts<B: Bar>(hardware: &Hardware<B, Self>, queues: u16, throttle: Duration);
-    /// Lets the card coalesce segments for the first `queues` queues, each packet for a short time. With interrupts, they
-    /// are already [set](Controller::set_interrupts).
-    fn set_coalescing<B: Bar>(_hardware: &Hardware<B, Self>, _queues: u16) {}
-    /// Unmasks a queue's interrupt once. If a packet has already arrived, the card raises the interrupt immediately.
-    fn allow_interrupt<B: Bar>(hardware: &Hardware<B, Self>, queue: u16);
-    /// Masks a queue's interrupt.
-    fn forbid_interrupt<B: Bar>(hardware: &Hardware<B, Self>, queue: u16);
-
-    /// Returns the registers of the card's clock.
-    fn clock_registers() -> ClockRegisters;
     /// Starts the card's counter.
     fn start_counter<B: Bar>(hardware: &Hardware<B, Self>);
     /// Lets the card find the received events of IEEE 1588.
     fn find_events<B: Bar>(hardware: &Hardware<B, Self>);
-    /// Prepares the counter for reading.
-    fn latch_time<B: Bar>(hardware: &Hardware<B, Self>);
-    /// Returns the nanoseconds of the halves of the counter, or of a packet's time.
-    fn nanoseconds<B: Bar>(hardware: &Hardware<B, Self>, low: u32, high: u32) -> u64;
-
-    /// Returns the card's statistics since it was opened, from the sums of its counters.
-    fn count<B: Bar>(counters: &mut CardCounters<'_, B, Self>) -> Statistics;
-    /// Returns the counters of the card, and of its receive queues below `queues`.
-    fn counters(queues: u16) -> Vec<Counter>;
 }
 
 /// The entries of rules in a card's tables. A value is the state of the tables; [`write`](Entries::write) brings the
@@ -206,14 +215,14 @@ const FEATURES: [Feature; 12] = [
 const RULES: [Feature; 3] = [Feature::RuleToQueue, Feature::RuleToDrop, Feature::RuleToMark];
 
 /// An open card.
-pub struct Intel<B: Bar, C: Controller> {
+pub struct Intel<B: Bar, C: PhysicalFunction> {
     hardware: Arc<Hardware<B, C>>,
     rss: Rss,
     filters: Filters,
     rules: Rules,
 }
 
-impl<B: Bar, C: Controller> Intel<B, C> {
+impl<B: Bar, C: PhysicalFunction> Intel<B, C> {
     /// Resets the card with the registers `bar` and brings it up. `bus` is the bus that it is on.
     ///
     /// # Errors
@@ -234,17 +243,6 @@ impl<B: Bar, C: Controller> Intel<B, C> {
     /// A setting is not possible; the message gives the valid range.
     pub fn check(config: &Config) -> Result<()> {
         hardware::check::<C>(config)
-    }
-
-    fn start_rx<L: Locate>(&self, queue: u16, addresses: L) -> Result<Box<dyn Receive>> {
-        let rx = IntelRx::start(&self.hardware, queue, addresses)?;
-        if self.hardware.is_coalescing() {
-            return Ok(Box::new(Rx::new(CoalescedRx::new(rx))));
-        }
-        Ok(match self.hardware.config.options.metadata {
-            false => Box::new(Rx::new(rx)),
-            true => Box::new(Rx::new(Described(rx))),
-        })
     }
 
     fn bring_up(&mut self) -> Result<()> {
@@ -273,7 +271,7 @@ impl<B: Bar, C: Controller> Intel<B, C> {
     }
 }
 
-impl<B: Bar, C: Controller> Device for Intel<B, C> {
+impl<B: Bar, C: PhysicalFunction> Device for Intel<B, C> {
     fn name(&self) -> &str {
         &self.hardware.config.name
     }
@@ -302,17 +300,11 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
     }
 
     fn rx(&mut self, queue: u16) -> Result<Box<dyn Receive>> {
-        match self.hardware.packets() {
-            Addresses::Contiguous(range) => self.start_rx(queue, range.clone()),
-            Addresses::Paged(pages) => self.start_rx(queue, pages.clone()),
-        }
+        open::rx(&self.hardware, queue)
     }
 
     fn tx(&mut self, queue: u16) -> Result<Box<dyn Transmit>> {
-        Ok(match self.hardware.packets() {
-            Addresses::Contiguous(range) => Box::new(Tx::new(IntelTx::start(&self.hardware, queue, range.clone())?)),
-            Addresses::Paged(pages) => Box::new(Tx::new(IntelTx::start(&self.hardware, queue, pages.clone())?)),
-        })
+        open::tx(&self.hardware, queue)
     }
 
     fn statistics(&self) -> Result<Statistics> {

@@ -23,7 +23,7 @@ use linerate_core::port::{Drops, Link, Pause, Rss, Statistics};
 use linerate_spec::x82599::*;
 use linerate_spec::{Counter, Register, descriptor};
 
-use super::intel::{CardCounters, ClockRegisters, Controller, Hardware, Intel, PTP};
+use super::intel::{CardCounters, ClockRegisters, Controller, Hardware, Intel, PTP, PhysicalFunction};
 pub use super::{Config, DEFAULT_FRAME};
 use crate::pci::Bar;
 
@@ -65,8 +65,6 @@ impl Controller for X82599 {
     const DRIVER: &'static str = "ixgbe";
     const MBITS: u32 = 10_000;
     const MAX_QUEUES: u16 = 64;
-    const MAX_RSS_QUEUES: u16 = 16;
-    const ADDRESSES: u16 = RAL::COUNT;
     /// `EICR` has one bit for each of 16 vectors (section 8.2.3.5.1).
     const MAX_INTERRUPTS: u16 = 16;
     const MAX_FRAME: usize = 9728;
@@ -171,42 +169,11 @@ impl Controller for X82599 {
         })
     }
 
-    /// Without virtualization, `MPSAR` has no effect (section 8.2.3.7.10).
-    fn address_registers(entry: u16) -> (Register, Register) {
-        (RAL(entry).into(), RAH(entry).into())
-    }
-
-    fn multicast_register(number: u16) -> Register {
-        MTA(number).into()
-    }
-
-    fn vlan_register(number: u16) -> Register {
-        VFTA(number).into()
-    }
-
-    fn set_promiscuous<B: Bar>(hardware: &Hardware<B, X82599>, unicast: bool, multicast: bool) {
-        let bits = if unicast { FCTRL::UPE } else { 0 } | if multicast { FCTRL::MPE } else { 0 };
-        hardware.change(FCTRL, FCTRL::UPE | FCTRL::MPE, bits);
-    }
-
-    /// `MO` stays 0: the hash is bits 47 to 36 of the address (section 8.2.3.7.3).
-    fn use_multicast_table<B: Bar>(hardware: &Hardware<B, X82599>, on: bool) {
-        hardware.write(MCSTCTRL, if on { MCSTCTRL::MFE } else { 0 });
-    }
-
-    fn use_vlan_table<B: Bar>(hardware: &Hardware<B, X82599>, on: bool) {
-        hardware.change(VLNCTRL, VLNCTRL::VFE, if on { VLNCTRL::VFE } else { 0 });
-    }
-
     /// Each queue has its bit (section 8.2.3.8.6).
     fn strip_vlan_tags<B: Bar>(hardware: &Hardware<B, X82599>, on: bool) {
         for queue in 0..hardware.config.options.rx_queues {
             hardware.change(RXDCTL(queue), RXDCTL::VME, if on { RXDCTL::VME } else { 0 });
         }
-    }
-
-    fn set_pause<B: Bar>(hardware: &Hardware<B, X82599>, pause: Pause) {
-        hardware.init_pause(pause);
     }
 
     /// Writes key, table and hash fields (section 7.1.2.8).
@@ -255,22 +222,13 @@ impl Controller for X82599 {
         }
     }
 
-    fn clock_registers() -> ClockRegisters {
-        ClockRegisters {
+    fn clock_registers() -> Option<ClockRegisters> {
+        Some(ClockRegisters {
             time: [SYSTIML.into(), SYSTIMH.into()],
             sent: (TSYNCTXCTL.into(), [TXSTMPL.into(), TXSTMPH.into()]),
             received: (TSYNCRXCTL.into(), [RXSTMPL.into(), RXSTMPH.into()]),
             attributes: RXSATRH.into(),
-        }
-    }
-
-    fn start_counter<B: Bar>(hardware: &Hardware<B, X82599>) {
-        hardware.count_ticks();
-    }
-
-    /// Over UDP, `RXMTRL` selects port 319 after a reset. Over Ethernet, a filter must find the ethertype (7.9.5).
-    fn find_events<B: Bar>(hardware: &Hardware<B, X82599>) {
-        hardware.write(ETQF(rules::ETHERTYPES as u16), ETQF::ENABLE | ETQF::TIME_STAMP | PTP);
+        })
     }
 
     fn latch_time<B: Bar>(hardware: &Hardware<B, X82599>) {
@@ -310,6 +268,51 @@ impl Controller for X82599 {
 
     fn counters(_: u16) -> Vec<Counter> {
         counters().collect()
+    }
+}
+
+impl PhysicalFunction for X82599 {
+    const MAX_RSS_QUEUES: u16 = 16;
+    const ADDRESSES: u16 = RAL::COUNT;
+
+    /// Without virtualization, `MPSAR` has no effect (section 8.2.3.7.10).
+    fn address_registers(entry: u16) -> (Register, Register) {
+        (RAL(entry).into(), RAH(entry).into())
+    }
+
+    fn multicast_register(number: u16) -> Register {
+        MTA(number).into()
+    }
+
+    fn vlan_register(number: u16) -> Register {
+        VFTA(number).into()
+    }
+
+    fn set_promiscuous<B: Bar>(hardware: &Hardware<B, X82599>, unicast: bool, multicast: bool) {
+        let bits = if unicast { FCTRL::UPE } else { 0 } | if multicast { FCTRL::MPE } else { 0 };
+        hardware.change(FCTRL, FCTRL::UPE | FCTRL::MPE, bits);
+    }
+
+    /// `MO` stays 0: the hash is bits 47 to 36 of the address (section 8.2.3.7.3).
+    fn use_multicast_table<B: Bar>(hardware: &Hardware<B, X82599>, on: bool) {
+        hardware.write(MCSTCTRL, if on { MCSTCTRL::MFE } else { 0 });
+    }
+
+    fn use_vlan_table<B: Bar>(hardware: &Hardware<B, X82599>, on: bool) {
+        hardware.change(VLNCTRL, VLNCTRL::VFE, if on { VLNCTRL::VFE } else { 0 });
+    }
+
+    fn set_pause<B: Bar>(hardware: &Hardware<B, X82599>, pause: Pause) {
+        hardware.init_pause(pause);
+    }
+
+    fn start_counter<B: Bar>(hardware: &Hardware<B, X82599>) {
+        hardware.count_ticks();
+    }
+
+    /// Over UDP, `RXMTRL` selects port 319 after a reset. Over Ethernet, a filter must find the ethertype (7.9.5).
+    fn find_events<B: Bar>(hardware: &Hardware<B, X82599>) {
+        hardware.write(ETQF(rules::ETHERTYPES as u16), ETQF::ENABLE | ETQF::TIME_STAMP | PTP);
     }
 }
 
