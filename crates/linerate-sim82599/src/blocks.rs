@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use linerate_core::port::MacAddress;
 use linerate_spec::Register;
-use linerate_spec::virtual_function::{QUEUES as QUEUES_EACH, VFLINKS};
 use linerate_spec::x82599::*;
+use linerate_spec::x82599_vf::{QUEUES as QUEUES_EACH, VFLINKS};
 
 use super::board::Board;
 use super::clock::Clock;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-use linerate_spec::virtual_function;
 use linerate_spec::x82599::*;
+use linerate_spec::x82599_vf;
 
 use super::CardKind;
 use super::breach::Oracle;
@@ -111,13 +111,13 @@ impl Board {
     /// Returns the virtual function that a queue belongs to, if any.
     #[inline]
     pub fn owner(&self, queue: u16) -> Option<usize> {
-        let number = ((QUEUES - 1 - queue) / virtual_function::QUEUES) as usize;
+        let number = ((QUEUES - 1 - queue) / x82599_vf::QUEUES) as usize;
         (number < self.functions).then_some(number)
     }
 
     /// Returns the number of queues of the physical function.
     pub fn own_queues(&self) -> u16 {
-        QUEUES - self.functions as u16 * virtual_function::QUEUES
+        QUEUES - self.functions as u16 * x82599_vf::QUEUES
     }
 
     /// Returns the longest accepted frame, with CRC and without VLAN tag (section 8.2.3.22).

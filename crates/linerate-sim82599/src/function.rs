@@ -7,7 +7,7 @@ use linerate_cards::vfio_user::{self, InterruptKind};
 use linerate_core::error::{Error, Result};
 use linerate_core::event::Interrupt;
 use linerate_core::memory::Mapping;
-use linerate_spec::virtual_function as spec;
+use linerate_spec::x82599_vf as spec;
 
 use super::dma::{Dma, VECTORS};
 use super::functions::Functions;

@@ -8,8 +8,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use linerate_core::port::MacAddress;
-use linerate_spec::virtual_function::{QUEUES as QUEUES_EACH, *};
+use linerate_spec::mailbox as message;
 use linerate_spec::x82599::{LINKS, QUEUES, RDBAL, STATUS, TDBAL};
+use linerate_spec::x82599_vf::{QUEUES as QUEUES_EACH, *};
 
 use super::Direction;
 use super::board::Board;
@@ -215,7 +216,7 @@ impl VirtualFunction {
                 true
             }
             message::SET_LENGTH => (64..=9728).contains(&first),
-            message::SET_MORE_ADDRESSES => {
+            message::x82599::SET_MORE_ADDRESSES => {
                 // Index 0 removes all further addresses.
                 match info {
                     0 => self.more_addresses.clear(),
@@ -224,15 +225,15 @@ impl VirtualFunction {
                 }
                 info == 0 || is_unicast(mac)
             }
-            message::NEGOTIATE => first <= message::NEWEST,
-            message::GET_QUEUES => {
+            message::x82599::NEGOTIATE => first <= message::x82599::VERSION_1_4,
+            message::x82599::GET_QUEUES => {
                 self.message[1] = QUEUES_EACH.into();
                 self.message[2] = QUEUES_EACH.into();
                 self.message[3] = 0;
                 self.message[4] = 0;
                 true
             }
-            message::UPDATE_MODE => {
+            message::x82599::UPDATE_MODE => {
                 self.all_multicast = first >= 2;
                 self.promiscuous = first >= 3;
                 first <= 3

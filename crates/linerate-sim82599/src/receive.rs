@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use linerate_spec::descriptor::{legacy_receive, receive};
-use linerate_spec::virtual_function::QUEUES as QUEUES_EACH;
 use linerate_spec::x82599::*;
+use linerate_spec::x82599_vf::QUEUES as QUEUES_EACH;
 
 use super::Direction;
 use super::board::Board;

@@ -3,9 +3,9 @@
 //! linerate's drivers and its model of the 82599 name registers only through this crate, which does not depend on them.
 //! Other drivers and models can use it, too.
 //!
-//! - [`x82599`]: registers of the 82599, X540 and X550; [`virtual_function`]: registers of the 82599's virtual
-//!   functions
-//! - [`x82576`]: registers of the 82576
+//! - [`x82599`]: registers of the 82599, X540 and X550; [`x82599_vf`]: registers of their virtual functions
+//! - [`x82576`]: registers of the 82576; [`x82576_vf`]: registers of its virtual functions
+//! - [`mailbox`]: messages between a virtual function's driver and its physical function's
 //! - [`descriptor`]: the words of descriptors, which all these cards share
 //! - [`phy`]: between a card and its cable: PHYs over MDIO, modules over I2C; [`eeprom`]: words of the 82599's EEPROM
 //! - [`virtio`]: VirtIO network devices
@@ -19,11 +19,13 @@
 
 pub mod descriptor;
 pub mod eeprom;
+pub mod mailbox;
 pub mod phy;
 pub mod virtio;
-pub mod virtual_function;
 pub mod x82576;
+pub mod x82576_vf;
 pub mod x82599;
+pub mod x82599_vf;
 
 use std::fmt;
 
@@ -277,7 +279,8 @@ mod tests {
     #[test]
     fn no_two_registers_share_an_offset() {
         check(x82576::MAP, 0x20000);
-        check(virtual_function::MAP, 0x4000);
+        check(x82576_vf::MAP, 0x4000);
+        check(x82599_vf::MAP, 0x4000);
         let mut seen = check(x82599::MAP, 0x20000);
         for (offset, count, stride, ..) in x82599::ALIASES {
             for offset in (0..*count).map(|n| offset + n * stride) {

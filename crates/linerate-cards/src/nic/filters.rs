@@ -75,7 +75,12 @@ impl Filters {
     /// Returns an Intel card's multicast table: one bit for each hash of an address, which is its 12 highest bits
     /// (82599 section 8.2.3.7.3, 82576 section 8.10.17).
     pub fn multicast_table(&self) -> [u32; 128] {
-        table(self.multicast.iter().map(|MacAddress([.., high, highest])| u16::from_le_bytes([*high, *highest]) >> 4))
+        table(self.multicast_hashes())
+    }
+
+    /// Returns these hashes.
+    pub fn multicast_hashes(&self) -> impl ExactSizeIterator<Item = u16> {
+        self.multicast.iter().map(|MacAddress([.., high, highest])| u16::from_le_bytes([*high, *highest]) >> 4)
     }
 
     /// Returns an Intel card's table of VLANs: one bit for each id (82599 section 8.2.3.7.11, 82576 section 8.10.20).

@@ -2,7 +2,7 @@
 //! memory, ports and PCI, and cannot tell a real card from the model.
 //!
 //! - [`intel`]: receive, send, and everything else that Intel's cards share; read this next
-//! - [`ixgbe`]: 82599, X540, X550; [`igb`]: 82576
+//! - [`ixgbe`]: 82599, X540, X550; [`igb`]: 82576; [`ixgbevf`], [`igbvf`]: their virtual functions
 //! - [`virtio`]: the network card of virtual machines
 //! - `supported`: the cards that have a driver ([`SUPPORTED`])
 //! - `filters`: filters by address and VLAN, of all these cards
@@ -12,8 +12,10 @@
 
 mod filters;
 pub mod igb;
+pub mod igbvf;
 pub mod intel;
 pub mod ixgbe;
+pub mod ixgbevf;
 mod supported;
 pub mod virtio;
 
@@ -70,6 +72,8 @@ fn drive_registers<B: Bar>(
     Ok(match driver {
         Driver::Ixgbe => Box::new(ixgbe::Ixgbe::open(bar(0)?, bus, config)?),
         Driver::Igb => Box::new(igb::Igb::open(bar(0)?, bus, config)?),
+        Driver::Ixgbevf => Box::new(ixgbevf::Ixgbevf::open(bar(0)?, bus, config)?),
+        Driver::Igbvf => Box::new(igbvf::Igbvf::open(bar(0)?, bus, config)?),
         Driver::Virtio => {
             return Err(Error::card(
                 config.name,

@@ -11,6 +11,10 @@ pub enum Driver {
     Ixgbe,
     /// [`igb`](super::igb).
     Igb,
+    /// [`ixgbevf`](super::ixgbevf).
+    Ixgbevf,
+    /// [`igbvf`](super::igbvf).
+    Igbvf,
     /// [`virtio`](super::virtio).
     Virtio,
 }
@@ -21,6 +25,8 @@ impl fmt::Display for Driver {
         f.write_str(match self {
             Driver::Ixgbe => "ixgbe",
             Driver::Igb => "igb",
+            Driver::Ixgbevf => "ixgbevf",
+            Driver::Igbvf => "igbvf",
             Driver::Virtio => "virtio",
         })
     }
@@ -81,20 +87,24 @@ pub static SUPPORTED: &[Supported] = &[
     card(RED_HAT, 0x1000, "VirtIO (transitional)", Driver::Virtio, Tried::Qemu),
     card(RED_HAT, 0x1041, "VirtIO", Driver::Virtio, Tried::Qemu),
     card(INTEL, 0x10C9, "Intel 82576", Driver::Igb, Tried::Qemu),
+    card(INTEL, 0x10CA, "Intel 82576 VF", Driver::Igbvf, Tried::Qemu),
     card(INTEL, 0x10E6, "Intel 82576 (fiber)", Driver::Igb, Tried::Family),
     card(INTEL, 0x10E7, "Intel 82576 (SerDes)", Driver::Igb, Tried::Family),
     card(INTEL, 0x10E8, "Intel 82576 (quad)", Driver::Igb, Tried::Family),
+    card(INTEL, 0x10ED, "Intel 82599 VF", Driver::Ixgbevf, Tried::Model),
     card(INTEL, 0x10F7, "Intel 82599 (KX4)", Driver::Ixgbe, Tried::Model),
     card(INTEL, 0x10F8, "Intel 82599 (backplane)", Driver::Ixgbe, Tried::Family),
     card(INTEL, 0x10FB, "Intel 82599 (SFP+)", Driver::Ixgbe, Tried::Model),
     card(INTEL, 0x10FC, "Intel 82599 (XAUI)", Driver::Ixgbe, Tried::Family),
     card(INTEL, 0x150A, "Intel 82576 (NS)", Driver::Igb, Tried::Family),
+    card(INTEL, 0x1515, "Intel X540 VF", Driver::Ixgbevf, Tried::Model),
     card(INTEL, 0x1518, "Intel 82576 (NS, SerDes)", Driver::Igb, Tried::Family),
     card(INTEL, 0x1526, "Intel 82576 (quad, ET2)", Driver::Igb, Tried::Family),
     card(INTEL, 0x1528, "Intel X540", Driver::Ixgbe, Tried::Model),
     card(INTEL, 0x154D, "Intel 82599 (SFP+ dual)", Driver::Ixgbe, Tried::Family),
     card(INTEL, 0x1560, "Intel X540 (single)", Driver::Ixgbe, Tried::Family),
     card(INTEL, 0x1563, "Intel X550", Driver::Ixgbe, Tried::Model),
+    card(INTEL, 0x1565, "Intel X550 VF", Driver::Ixgbevf, Tried::Model),
     card(INTEL, 0x15D1, "Intel X550 (single)", Driver::Ixgbe, Tried::Family),
 ];
 

@@ -41,6 +41,7 @@ impl Controller for X82576 {
     const IP_ERROR: u64 = descriptor::receive::IPE_82576;
     const L4_ERROR: u64 = descriptor::receive::L4E_82576;
     type Entries = NoEntries;
+    type State = ();
 
     fn receive_tail(queue: u16) -> Register {
         RDT(queue).into()

@@ -1,14 +1,14 @@
-//! A card's counters. Reading a register clears it, so what was read is summed by register, and all views of the
-//! counters are sums.
+//! A card's counters. Reading a register clears it, or it wraps around; so its counts are summed by register, and all views
+//! of the counters are sums.
 
 use std::sync::MutexGuard;
 
 use linerate_core::error::Result;
 use linerate_core::port::{Drops, Statistics};
-use linerate_spec::{Counter, Register};
+use linerate_spec::{Access, Counter, Register};
 
 use super::Controller;
-use super::hardware::{Hardware, Sums};
+use super::hardware::{Hardware, Sum, Sums};
 use crate::pci::Bar;
 
 /// Reads the card's counters and adds them to their sums.
@@ -31,8 +31,13 @@ impl<B: Bar, C: Controller> CardCounters<'_, B, C> {
     fn sum_of(&mut self, Counter { low, high }: Counter) -> u64 {
         let read = |register| u64::from(self.hardware.read(register));
         let count = read(low) | high.map_or(0, |high| read(high) << 32);
-        let sum = self.sums.entry(low.offset).or_default();
-        *sum += count;
+        let Sum { sum, last } = self.sums.entry(low.offset).or_default();
+        *sum += match low.definition.access {
+            Access::RC => count,
+            // The counter wraps around: at 32 bits, or at 36.
+            _ => count.wrapping_sub(*last) & if high.is_some() { (1 << 36) - 1 } else { u64::from(u32::MAX) },
+        };
+        *last = count;
         *sum
     }
 }
@@ -41,6 +46,17 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     fn card_counters(&self) -> Result<CardCounters<'_, B, C>> {
         self.check_alive()?;
         Ok(CardCounters { hardware: self, sums: self.sums() })
+    }
+
+    /// Takes the present state of counters that reading does not clear as their start.
+    pub(super) fn skip_counts(&self) -> Result<()> {
+        let mut counters = self.card_counters()?;
+        for counter in C::counters(self.config.options.rx_queues) {
+            let before = counters.sums.get(&counter.low.offset).map_or(0, |sum| sum.sum);
+            counters.sum_of(counter);
+            counters.sums.entry(counter.low.offset).and_modify(|sum| sum.sum = before);
+        }
+        Ok(())
     }
 
     /// Returns the card's and the queues' counters.
@@ -55,6 +71,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             no_buffer: queues.no_buffer,
             malformed: queues.malformed,
             tx_too_long: queues.tx_too_long,
+            in_flight: self.lost(),
             ..counted.drops
         };
         Ok(Statistics { drops, ..counted })

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,8 +27,16 @@ const DESCRIPTOR: usize = 16;
 /// The bit of an entry of `marks` that has a mark.
 const HAS_MARK: u64 = 1 << 32;
 
-/// The sums of the counters that were read since the card was opened, by the offset of the low register.
-pub(super) type Sums = HashMap<u32, u64>;
+/// A counter since the card was opened.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Sum {
+    pub sum: u64,
+    /// The register's last value, for a counter that reading does not clear.
+    pub last: u64,
+}
+
+/// The sums of the counters, by the offset of the low register.
+pub(super) type Sums = HashMap<u32, Sum>;
 
 /// One card, shared by its [`Intel`](super::Intel) and its queues. Dropping the last reference stops the card before
 /// its memory is freed.
@@ -47,6 +55,11 @@ pub struct Hardware<B: Bar, C: Controller> {
     pause: Mutex<Pause>,
     /// Buffers of queues that did not stop; free again after a reset.
     quarantined: Mutex<Vec<u32>>,
+    /// How often a physical function has reset this virtual function, after which its queues start again.
+    resets: AtomicU32,
+    /// Packets in transmit queues at such a reset.
+    lost: AtomicU64,
+    pub(in crate::nic) state: C::State,
     pub(super) scale: Mutex<Scale>,
     /// The time of a received packet was noted, but no queue has read it yet.
     pub(super) is_time_stale: AtomicBool,
@@ -116,6 +129,9 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             receiving: Mutex::default(),
             pause: Mutex::default(),
             quarantined: Mutex::default(),
+            resets: AtomicU32::new(0),
+            lost: AtomicU64::new(0),
+            state: C::State::default(),
             scale: Mutex::default(),
             is_time_stale: AtomicBool::new(false),
             strips_tags: AtomicBool::new(false),
@@ -154,10 +170,11 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     ///
     /// If the longest frame fits after the headroom, the size is rounded up: the card drops frames longer than
     /// `MAXFRS`, so it cannot write beyond the buffer. Otherwise the size is rounded down, and long frames become
-    /// chains. Coalesced packets fill buffers to any length, so the size is also rounded down.
+    /// chains. Coalesced packets, and frames that the card does not limit, fill buffers to any length, so the size is
+    /// also rounded down.
     pub(in crate::nic) fn buffer_kib(&self) -> u32 {
         let room = self.config.pool.region().room();
-        let kib = match self.longest_written() <= room && !self.is_coalescing() {
+        let kib = match self.longest_written() <= room && !self.fills_buffers() {
             true => self.longest_written().div_ceil(1024),
             false => room / 1024,
         };
@@ -184,8 +201,13 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     /// Returns where the card writes in a buffer.
     pub(in crate::nic) fn placement(&self) -> Placement {
         let region = self.config.pool.region();
-        let longest = if self.is_coalescing() { self.buffer_kib() as usize * 1024 } else { self.longest_written() };
+        let longest = if self.fills_buffers() { self.buffer_kib() as usize * 1024 } else { self.longest_written() };
         Placement::new(region, longest)
+    }
+
+    /// Returns whether the card fills a buffer to its end with longer packets than the port's longest frame.
+    fn fills_buffers(&self) -> bool {
+        self.is_coalescing() || !C::limits_length(self)
     }
 
     /// Returns whether the card coalesces received TCP segments.
@@ -202,7 +224,8 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
 
     /// Returns the most slots of a received packet.
     pub(super) fn most_slots(&self) -> usize {
-        let of_frame = self.longest_written().div_ceil(self.longest_slot());
+        let longest = if C::limits_length(self) { self.longest_written() } else { C::MAX_FRAME + 4 };
+        let of_frame = longest.div_ceil(self.longest_slot());
         if self.is_coalescing() { of_frame.max(self.most_coalesced()) } else { of_frame }
     }
 
@@ -320,14 +343,29 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     }
 
     /// Makes the card remove VLAN tags, or keep them.
-    pub(super) fn strip_tags(&self, on: bool) {
+    ///
+    /// # Errors
+    /// The port has queues, or its packets have no metadata.
+    pub(super) fn set_strip_tags(&self, on: bool) -> Result<()> {
+        self.counters.check_free(&self.config)?;
+        if on && !self.config.options.metadata {
+            let why = "tags that the card strips are in the packets' metadata";
+            return Err(Error::needs_metadata(&self.config.name, why));
+        }
+        self.check_alive()?;
         C::strip_vlan_tags(self, on);
         self.strips_tags.store(on, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns whether the card removes VLAN tags.
+    pub(in crate::nic) fn strips_tags(&self) -> bool {
+        self.strips_tags.load(Ordering::Relaxed)
     }
 
     /// Makes a card that was reset remove VLAN tags again.
     pub(super) fn restore_tags(&self) {
-        if self.strips_tags.load(Ordering::Relaxed) {
+        if self.strips_tags() {
             C::strip_vlan_tags(self, true);
         }
     }
@@ -341,8 +379,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
 
     /// Returns the bits of a descriptor's word 1 with which a packet has a mark, a time or a tag in its metadata.
     pub(super) fn rare_metadata(&self) -> u64 {
-        let strips_tags = self.strips_tags.load(Ordering::Relaxed);
-        receive::FLM | receive::TS | if strips_tags { receive::VP } else { 0 }
+        receive::FLM | receive::TS | if self.strips_tags() { receive::VP } else { 0 }
     }
 
     /// Returns all metadata of the packet whose last descriptor has these words.
@@ -438,6 +475,27 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             receiving.on = true;
         }
         Ok(())
+    }
+
+    /// Returns how often a physical function has reset this virtual function.
+    #[inline(always)]
+    pub(super) fn resets(&self) -> u32 {
+        self.resets.load(Ordering::Relaxed)
+    }
+
+    /// Lets the queues start again: the virtual function was reset, and is up again.
+    pub(super) fn count_reset(&self) {
+        self.resets.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts packets that were in a transmit queue at such a reset.
+    pub(super) fn count_lost(&self, packets: usize) {
+        self.lost.fetch_add(packets as u64, Ordering::Relaxed);
+    }
+
+    /// Returns the count of these packets.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// Keeps buffers that the card may still write to from returning to the pool.

@@ -17,6 +17,7 @@
 //! - `semaphore`: resources shared with firmware
 //! - `counters`: the card's counters, by register and as statistics
 //! - `hardware`: registers, bounded waits, the state that queues share
+//! - `virtual_function`: the control side of a virtual function, [`Virtual`]; `mailbox`: its requests
 //! - this file: the control side, [`Intel`]
 
 mod chains;
@@ -27,6 +28,7 @@ mod counters;
 mod described;
 mod filters;
 mod hardware;
+mod mailbox;
 mod metadata;
 mod offload;
 mod open;
@@ -36,14 +38,15 @@ mod rules;
 mod semaphore;
 mod start;
 mod vector;
+mod virtual_function;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub use clock::{ClockRegisters, PTP};
 pub use counters::CardCounters;
 pub use hardware::Hardware;
-use linerate_core::error::{Error, Result};
+use linerate_core::error::Result;
 use linerate_core::filter::{Filter, Match};
 use linerate_core::memory::Pool;
 use linerate_core::port::{
@@ -51,8 +54,10 @@ use linerate_core::port::{
     RuleId, Rules, Statistics, Transmit,
 };
 use linerate_spec::{Counter, Register};
+pub use mailbox::Mailbox;
 pub use rules::{NoEntries, Refused};
 pub(super) use semaphore::Semaphores;
+pub use virtual_function::Virtual;
 
 use super::Config;
 use super::filters::Filters;
@@ -74,12 +79,18 @@ pub trait Controller: Sized + Send + Sync + 'static {
     const RX_ERRORS: u64;
     /// The card can coalesce received TCP segments.
     const COALESCES: bool = false;
+    /// The card checks a context for each packet that it sends.
+    const CHECKS_CONTEXT: bool = false;
+    /// A physical function may reset the queues. They then start again.
+    const IS_VIRTUAL: bool = false;
     /// The bit of word 1 for a wrong IPv4 header checksum.
     const IP_ERROR: u64;
     /// The bit of word 1 for a wrong layer-4 checksum.
     const L4_ERROR: u64;
     /// The entries of rules in the card's tables of filters.
     type Entries: Entries<Self>;
+    /// The state of the driver beside that of [`Hardware`].
+    type State: Default + Send + Sync;
 
     /// Returns the tail register of a receive queue.
     fn receive_tail(queue: u16) -> Register;
@@ -95,6 +106,10 @@ pub trait Controller: Sized + Send + Sync + 'static {
     /// Disables receive.
     fn disable_receive<B: Bar>(hardware: &Hardware<B, Self>);
 
+    /// Returns whether the card drops frames longer than the port's longest.
+    fn limits_length<B: Bar>(_hardware: &Hardware<B, Self>) -> bool {
+        true
+    }
     /// Starts a receive queue whose descriptors are filled; the card gets all but the last.
     fn start_receive_queue<B: Bar>(hardware: &Hardware<B, Self>, queue: u16) -> Result<()>;
     /// Stops a receive queue; the card no longer accesses its memory.
@@ -168,6 +183,29 @@ pub trait PhysicalFunction: Controller {
     fn start_counter<B: Bar>(hardware: &Hardware<B, Self>);
     /// Lets the card find the received events of IEEE 1588.
     fn find_events<B: Bar>(hardware: &Hardware<B, Self>);
+}
+
+/// A virtual function: the driver of its physical function controls the filters, and answers requests in a mailbox.
+pub trait VirtualFunction: Controller<State = Mutex<Mailbox>> {
+    /// The message that removes all addresses beside the function's own.
+    const CLEAR_ADDRESSES: u32;
+    /// The most addresses beside the function's own. The physical function may allow fewer.
+    const MOST_ADDRESSES: usize;
+    /// The function can remove VLAN tags.
+    const STRIPS_TAGS: bool;
+
+    /// Returns the register of the mailbox.
+    fn mailbox() -> Register;
+    /// Returns a register of the mailbox's memory.
+    fn message(word: u16) -> Register;
+    /// Returns the first word of the message that adds an address, which has this number, from 1.
+    fn add_address(number: u32) -> u32;
+    /// Masks all interrupts, and resets the function.
+    fn reset_function<B: Bar>(hardware: &Hardware<B, Self>);
+    /// Agrees on a version of the messages, and learns which queues the function has.
+    fn negotiate<B: Bar>(hardware: &Hardware<B, Self>) -> Result<()>;
+    /// Requests all unicast packets, and all multicast packets, or those of the tables.
+    fn request_modes<B: Bar>(hardware: &Hardware<B, Self>, modes: [bool; 2]) -> Result<()>;
 }
 
 /// The entries of rules in a card's tables. A value is the state of the tables; [`write`](Entries::write) brings the
@@ -340,14 +378,7 @@ impl<B: Bar, C: PhysicalFunction> Device for Intel<B, C> {
     }
 
     fn strip_vlan_tags(&mut self, on: bool) -> Result<()> {
-        let config = &self.hardware.config;
-        self.hardware.counters.check_free(config)?;
-        if on && !config.options.metadata {
-            return Err(Error::needs_metadata(&config.name, "tags that the card strips are in the packets' metadata"));
-        }
-        self.hardware.check_alive()?;
-        self.hardware.strip_tags(on);
-        Ok(())
+        self.hardware.set_strip_tags(on)
     }
 
     fn set_all_multicast(&mut self, on: bool) -> Result<()> {

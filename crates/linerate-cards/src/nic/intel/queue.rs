@@ -63,6 +63,8 @@ pub(super) struct IntelRx<B: Bar, C: Controller, L: Locate> {
     pub(super) interrupt: Option<Arc<Interrupt>>,
     pub(super) queue: u16,
     pub(super) hardware: Arc<Hardware<B, C>>,
+    /// The count of resets that the queue has followed.
+    pub(super) resets: u32,
     pub(super) is_stopped: bool,
     pub(super) _reservation: Reservation,
 }
@@ -188,6 +190,9 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         let owed = self.ring.since(self.tail);
         if owed >= REFILL_BATCH || owed > 0 && received == 0 {
             self.return_all();
+        }
+        if C::IS_VIRTUAL && received == 0 && self.resets != self.hardware.resets() {
+            self.restart();
         }
     }
 
@@ -407,6 +412,8 @@ pub(super) struct IntelTx<B: Bar, C: Controller, L: Locate> {
     pub(super) counters: Arc<QueueCounters>,
     pub(super) queue: u16,
     pub(super) hardware: Arc<Hardware<B, C>>,
+    /// The count of resets that the queue has followed.
+    pub(super) resets: u32,
     pub(super) is_stopped: bool,
     pub(super) _reservation: Reservation,
 }
@@ -445,10 +452,14 @@ impl<B: Bar, C: Controller, L: Locate> RegionTx for IntelTx<B, C, L> {
     }
 }
 
-/// The command for a packet in one buffer: an advanced data descriptor, end of packet, insert the CRC.
-const COMMAND: u64 = transmit::DTYP_DATA | transmit::DEXT | transmit::IFCS | transmit::EOP;
-
 impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
+    /// The command for a packet in one buffer: an advanced data descriptor, end of packet, insert the CRC.
+    const COMMAND: u64 = transmit::DTYP_DATA
+        | transmit::DEXT
+        | transmit::IFCS
+        | transmit::EOP
+        | if C::CHECKS_CONTEXT { transmit::CC } else { 0 };
+
     /// Sends a single packet, without the setup of a batch loop.
     #[inline(never)]
     fn send_one(&mut self, batch: &mut Batch) -> usize {
@@ -489,7 +500,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             return false;
         }
         let address = self.addresses.locate(((slot.buf() as usize) << self.shift) + slot.offset());
-        self.write([address, Self::word(length, COMMAND)], slot.buf());
+        self.write([address, Self::word(length, Self::COMMAND)], slot.buf());
         if self.unreported >= REPORT_EVERY {
             self.set_report_status();
         }
@@ -531,6 +542,9 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         if self.ring.next() != first {
             self.doorbell.ring(self.ring.next() as u32);
         }
+        if C::IS_VIRTUAL && taken < total && self.resets != self.hardware.resets() {
+            self.restart();
+        }
         taken
     }
 
@@ -551,7 +565,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     fn fill_groups(&mut self, slots: &[Slot]) -> usize {
         let Some(groups) = &self.groups else { return 0 };
         let (descriptors, bufs) = self.ring.rest();
-        let filled = groups.fill(descriptors, bufs, slots, COMMAND);
+        let filled = groups.fill(descriptors, bufs, slots, Self::COMMAND);
         self.ring.advance(filled);
         self.unreported += filled;
         filled
@@ -564,14 +578,14 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         let mut filled = 0;
         let (descriptors, bufs) = self.ring.rest();
         for ((descriptor, buf), slot) in descriptors.iter().zip(bufs).zip(slots) {
-            let (mut length, mut command) = (slot.whole_len(), COMMAND);
+            let (mut length, mut command) = (slot.whole_len(), Self::COMMAND);
             if length.wrapping_sub(transmit::SHORTEST) > longest - transmit::SHORTEST {
                 // SAFETY: the slot is of the queue's pool.
                 let is_alike = |alike: &Alike| alike.includes(slot, unsafe { self.pool.region().view() });
                 if slot.len() > longest || !alike.as_ref().is_some_and(is_alike) {
                     break;
                 }
-                (length, command) = (slot.len(), COMMAND | transmit::TXSM);
+                (length, command) = (slot.len(), Self::COMMAND | transmit::TXSM);
             }
             let address = locate(((slot.buf() as usize) << shift) + slot.offset());
             descriptor[0].store(address, Relaxed);
@@ -699,7 +713,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     /// Writes the descriptors of a packet, for which there is room. All have the bits of `options`.
     pub(super) fn write_packet(&mut self, slots: &[Slot], options: u64) {
         for (index, slot) in slots.iter().enumerate() {
-            let command = if index + 1 < slots.len() { COMMAND & !transmit::EOP } else { COMMAND };
+            let command = if index + 1 < slots.len() { Self::COMMAND & !transmit::EOP } else { Self::COMMAND };
             let address = self.addresses.locate(((slot.buf() as usize) << self.shift) + slot.offset());
             self.write([address, command | slot.len() as u64 | options], slot.buf());
         }

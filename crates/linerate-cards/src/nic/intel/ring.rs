@@ -84,6 +84,11 @@ impl DescriptorRing {
         self.next = (self.next + count) & self.mask;
     }
 
+    /// Returns to the first descriptor.
+    pub fn rewind(&mut self) {
+        self.next = 0;
+    }
+
     /// Returns the buffers at these positions.
     #[inline(always)]
     pub fn bufs(&self, positions: Range<usize>) -> &[u32] {

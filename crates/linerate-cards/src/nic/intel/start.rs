@@ -8,6 +8,7 @@ use linerate_core::batch::MAX_CHAIN;
 use linerate_core::error::{Error, Result};
 use linerate_core::memory::{Descriptors, Locate};
 use linerate_core::port::QueueCounters;
+use linerate_spec::descriptor::{context, transmit};
 
 use super::Controller;
 use super::hardware::Hardware;
@@ -40,6 +41,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         };
         let placement = hardware.placement();
         let placement = if hardware.config.options.metadata { placement.described() } else { placement };
+        let resets = hardware.resets();
         for (descriptor, &buf) in descriptors.iter().zip(&bufs) {
             descriptor[0].store(addresses.locate(placement.data(buf)), Relaxed);
             descriptor[1].store(0, Relaxed);
@@ -66,9 +68,30 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
             interrupt: hardware.interrupts.get(queue as usize).cloned(),
             queue,
             hardware: hardware.clone(),
+            resets,
             is_stopped: false,
             _reservation: reservation,
         })
+    }
+
+    /// Starts the queue of a virtual function again after a reset, with the buffers that it has.
+    #[cold]
+    pub(super) fn restart(&mut self) {
+        self.resets = self.hardware.resets();
+        self.give_partial();
+        (self.dropping, self.is_inside, self.tail) = (false, false, 0);
+        self.ring.rewind();
+        for _ in 0..self.ring.len() {
+            self.refill();
+        }
+        let started = C::start_receive_queue(&self.hardware, self.queue);
+        report(&self.hardware, "receive", self.queue, started.and_then(|()| self.hardware.queue_started(self.queue)));
+    }
+
+    fn give_partial(&mut self) {
+        let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
+        // SAFETY: the buffers are of the queue's pool, and their slots were just removed.
+        unsafe { self.pool.give(&partial) };
     }
 
     /// Stops the queue; further calls do nothing.
@@ -82,9 +105,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         }
         self.hardware.queue_stops(self.queue);
         let stopped = C::stop_receive_queue(&self.hardware, self.queue);
-        let partial: Vec<u32> = self.partial.drain(..).map(|slot| slot.buf()).collect();
-        // SAFETY: the buffers are of the queue's pool, and their slots were just removed.
-        unsafe { self.pool.give(&partial) };
+        self.give_partial();
         self.hardware.release(stopped, self.ring.bufs(0..self.ring.len()))
     }
 }
@@ -113,12 +134,13 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         let pool = &hardware.config.pool;
         // Descriptors without RS, which are not reported yet, must not hold all buffers of the pool.
         let reservation = pool.reserve_of(REPORT_EVERY, descriptors.len() - 1)?;
+        let resets = hardware.resets();
         descriptors.iter().flatten().for_each(|word| word.store(0, Relaxed));
         C::start_transmit_queue(hardware, queue)?;
         let (vectors, longest) = (hardware.config.options.vectors, hardware.longest_written());
         let groups = Groups::choose(vectors, &addresses, hardware.placement(), longest);
         let bufs = vec![0; descriptors.len()];
-        Ok(IntelTx {
+        let mut tx = IntelTx {
             groups,
             ring: DescriptorRing::new(descriptors, bufs),
             clean: 0,
@@ -137,9 +159,47 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             counters,
             queue,
             hardware: hardware.clone(),
+            resets,
             is_stopped: false,
             _reservation: reservation,
-        })
+        };
+        tx.write_first_context();
+        Ok(tx)
+    }
+
+    /// Starts the queue of a virtual function again after a reset, without the packets that were in it.
+    #[cold]
+    pub(super) fn restart(&mut self) {
+        self.resets = self.hardware.resets();
+        let held = self.held();
+        self.hardware.count_lost(held.len());
+        // SAFETY: the function was reset, so the card no longer uses these buffers, and the ring starts empty.
+        unsafe { self.pool.give(&held) };
+        self.ring.rewind();
+        (self.clean, self.oldest_report, self.next_report, self.unreported) = (0, 0, 0, 0);
+        (self.context, self.alike, self.contexts) = (None, None, 0);
+        (0..self.ring.len()).flat_map(|at| self.ring.at(at)).for_each(|word| word.store(0, Relaxed));
+        report(&self.hardware, "transmit", self.queue, C::start_transmit_queue(&self.hardware, self.queue));
+        self.write_first_context();
+    }
+
+    /// Writes a context of packets without offloads, for a card that checks one for each packet: their MAC headers have
+    /// 14 bytes.
+    fn write_first_context(&mut self) {
+        if C::CHECKS_CONTEXT {
+            const MAC_HEADER: u64 = 14;
+            self.write([MAC_HEADER << context::MACLEN_SHIFT, transmit::DEXT | transmit::DTYP_CONTEXT], CONTEXT);
+            self.contexts += 1;
+        }
+    }
+
+    /// Returns the buffers of packets in the ring.
+    fn held(&self) -> Vec<u32> {
+        let (all, end) = (self.ring.bufs(0..self.ring.len()), self.ring.next());
+        let mut held =
+            if self.clean <= end { all[self.clean..end].to_vec() } else { [&all[self.clean..], &all[..end]].concat() };
+        held.retain(|&buf| buf != CONTEXT);
+        held
     }
 
     /// Stops the queue; further calls do nothing.
@@ -149,11 +209,16 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         }
         self.is_stopped = true;
         let stopped = C::stop_transmit_queue(&self.hardware, self.queue);
-        let (all, end) = (self.ring.bufs(0..self.ring.len()), self.ring.next());
-        let mut held =
-            if self.clean <= end { all[self.clean..end].to_vec() } else { [&all[self.clean..], &all[..end]].concat() };
-        held.retain(|&buf| buf != CONTEXT);
-        self.hardware.release(stopped, &held)
+        self.hardware.release(stopped, &self.held())
+    }
+}
+
+/// Reports that a queue has started again.
+fn report<B: Bar, C: Controller>(hardware: &Hardware<B, C>, direction: &str, queue: u16, started: Result<()>) {
+    let port = &hardware.config.name;
+    match started {
+        Ok(()) => tracing::info!(port, direction, queue, "a queue started again after a reset"),
+        Err(error) => tracing::warn!(port, direction, queue, %error, "a queue did not start again after a reset"),
     }
 }
 

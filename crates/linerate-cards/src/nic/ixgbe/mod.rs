@@ -73,6 +73,7 @@ impl Controller for X82599 {
     const IP_ERROR: u64 = descriptor::receive::IPE_82599;
     const L4_ERROR: u64 = descriptor::receive::L4E_82599;
     type Entries = rules::Tables;
+    type State = ();
 
     fn receive_tail(queue: u16) -> Register {
         RDT(queue).into()
