@@ -31,6 +31,7 @@ registers! {
     RDH         0x02810 [2 x 0x100] RW "8.10.8" "Receive Descriptor Head";
     RDT         0x02818 [2 x 0x100] RW "8.10.9" "Receive Descriptor Tail";
     RXDCTL      0x02828 [2 x 0x100] RW "8.10.10" "Receive Descriptor Control" { PTHRESH_SHIFT = 0, HTHRESH_SHIFT = 8, ENABLE = 1 << 25 };
+    RQDPC       0x02830 [2 x 0x100] RC "8.18.58" "Receive Queue Drop Packet Count";
     TDBAL       0x03800 [2 x 0x100] RW "8.12.6" "Transmit Descriptor Base Address Low";
     TDBAH       0x03804 [2 x 0x100] RW "8.12.7" "Transmit Descriptor Base Address High";
     TDLEN       0x03808 [2 x 0x100] RW "8.12.8" "Transmit Descriptor Length";
@@ -46,8 +47,10 @@ registers! {
     VFMPRC      0x00F3C RO "8.26.3" "Multicast Packets Received Count";
 }
 
-/// Returns the counters of the function. They wrap around, and reading does not clear them.
-pub fn counters() -> [Counter; 5] {
-    let of = |low| Counter { low, high: None };
-    [of(VFGPRC.into()), of(VFGORC.into()), of(VFMPRC.into()), of(VFGPTC.into()), of(VFGOTC.into())]
+/// Returns the counters of the function, and of its receive queues below `queues`. Those of the function wrap around, and
+/// reading does not clear them.
+pub fn counters(queues: u16) -> impl Iterator<Item = Counter> {
+    let of_function = [VFGPRC.into(), VFGORC.into(), VFMPRC.into(), VFGPTC.into(), VFGOTC.into()];
+    let of_queues = (0..queues.min(RQDPC::COUNT)).map(|queue| RQDPC(queue).into());
+    of_function.into_iter().chain(of_queues).map(|low| Counter { low, high: None })
 }

@@ -150,17 +150,19 @@ impl Controller for X82576Vf {
         const CRC: u64 = 4;
         let (rx_packets, rx_octets) = (counters.sum(VFGPRC), counters.sum(VFGORC));
         let (tx_packets, tx_octets) = (counters.sum(VFGPTC), counters.sum(VFGOTC));
+        let queues = 0..counters.hardware.config.options.rx_queues;
+        let no_descriptor = queues.map(|queue| counters.sum(RQDPC(queue))).sum();
         Statistics {
             rx_packets,
             rx_bytes: rx_octets.saturating_sub(rx_packets * CRC),
             tx_packets,
             tx_bytes: tx_octets.saturating_sub(tx_packets * CRC),
-            drops: Drops::default(),
+            drops: Drops { no_descriptor, ..Drops::default() },
         }
     }
 
-    fn counters(_: u16) -> Vec<Counter> {
-        counters().into()
+    fn counters(queues: u16) -> Vec<Counter> {
+        counters(queues).collect()
     }
 }
 
