@@ -32,6 +32,7 @@ use linerate::port::{PortClass, PortName, switch_and_port};
 use linerate::{Error, ErrorKind, Remedy};
 use nix::sys::signal::{SigSet, Signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use self::channel::{Channel, Inherited, MOST_INTERFACES, Network, Reply, Setup, UserIds};
@@ -183,7 +184,9 @@ fn run_at(ports: &[String], place: &Place, command: &[OsString], link: Option<Li
     let mut socket = None;
     let mut watched = Ok(());
     if let Some(Uplink { mut passt, socket: ours }) = uplink {
-        socket = Some(ours);
+        // The descriptor, because the process is awaited in a thread and its number may then be another's.
+        let process = pidfd_open(Pid::from_child(&passt), PidfdFlags::empty()).ok();
+        socket = Some((ours, process));
         let relay = session.relay.clone();
         let wait = move || {
             let status = passt.wait();
@@ -192,7 +195,11 @@ fn run_at(ports: &[String], place: &Place, command: &[OsString], link: Option<Li
         watched = std::thread::Builder::new().spawn(wait).map(drop).map_err(Error::thread);
     }
     let outcome = watched.and_then(|()| session.serve(ports, place, link));
-    drop(socket);
+    // passt ends by itself, but that of Debian 12 may read for ever from a connection that was closed.
+    if let Some((ours, process)) = socket {
+        drop(ours);
+        let _ = process.map(|process| pidfd_send_signal(process, rustix::process::Signal::KILL));
+    }
     let Session { relay, mut child, .. } = session;
     relay.take_terminal_back();
     let end = relay.end();

@@ -569,6 +569,17 @@ fn links_nest_around_the_network() {
     // A handshake is one round trip: 100 ms of the outer link and 100 ms of the inner one.
     let time = said.strip_prefix("it works").and_then(|time| time.parse::<f64>().ok());
     assert!(time.is_some_and(|time| time >= 0.2), "{said}{errors}");
+
+    // A passt that does not end when its socket is closed is not left behind: this one is followed by a sleep.
+    let (stubborn, pid) = (user.folder.path("passt"), user.folder.path("pid"));
+    let script = format!("#!/bin/sh\necho $$ >{pid}\n/usr/bin/passt \"$@\" &\nexec sleep 3600\n");
+    std::fs::write(&stubborn, script).unwrap();
+    std::fs::set_permissions(&stubborn, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let search = format!("PATH={}:/usr/bin:/bin", user.folder.0.display());
+    let (said, errors) = run(&["env", &search, &path, "exec", "--", "echo", "done"]);
+    assert_eq!(said, "done\n", "{errors}");
+    let pid = std::fs::read_to_string(&pid).unwrap();
+    until("passt is gone", || !std::path::Path::new("/proc").join(pid.trim()).exists());
 }
 
 /// The link of a command is recorded and repeated: `forward` is from the command.
