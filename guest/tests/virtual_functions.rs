@@ -77,6 +77,20 @@ fn functions_of_linux_s_card() {
     check_forwarded(&mut guest, &a, &b, "--queues 2");
     check_forwarded(&mut guest, &a, &b, "--wait interrupt");
 
+    // The physical function of the receiving side, and then that of the sending side, go down and up.
+    assign(&mut guest, "eth0", "eth1");
+    let forwarder = guest.start_linerate(&format!("fwd {A} {B}"), 2);
+    check_forwarding(&a, &b, 1000, LONGEST);
+    for interface in ["eth0", "eth1"] {
+        guest.run(&format!("ip link set {interface} down"));
+        guest.wait_for(&forwarder, "the physical function was reset, or is down");
+        guest.run(&format!("ip link set {interface} up && truncate -s 0 {}", forwarder.log()));
+        guest.wait_for(&forwarder, "the virtual function is up again");
+        guest.run(&format!("truncate -s 0 {}", forwarder.log()));
+        check_forwarding(&a, &b, 1000, LONGEST);
+    }
+    guest.interrupt(forwarder).summary();
+
     // From one function to another of the card, and from the physical function's interface.
     assign(&mut guest, "eth0", "eth1");
     for source in [NEIGHBOUR, "packet:eth0"] {

@@ -45,8 +45,8 @@ struct Settings {
     /// The address that the program has set.
     address: Option<MacAddress>,
     filters: Filters,
-    /// The physical function grants the function all packets that the filters ask for.
-    is_granted: bool,
+    /// The filters that the physical function has granted.
+    granted: Filters,
     /// The time of the last attempt to bring the function up, if it is not up.
     tried: Option<Instant>,
 }
@@ -60,7 +60,7 @@ impl<B: Bar, C: VirtualFunction> Virtual<B, C> {
     pub fn open(bar: B, bus: Arc<dyn Bus>, config: Config) -> Result<Virtual<B, C>> {
         let hardware = Arc::new(Hardware::new(bar, bus, config)?);
         let filters = Filters { promiscuous: true, ..Filters::default() };
-        let mut settings = Settings { address: None, filters, is_granted: true, tried: None };
+        let mut settings = Settings { address: None, filters, granted: Filters::default(), tried: None };
         hardware.set_up(&mut settings)?;
         Ok(Virtual { hardware, settings: Mutex::new(settings) })
     }
@@ -85,7 +85,7 @@ impl<B: Bar, C: VirtualFunction> Virtual<B, C> {
         hardware.mailbox().bound = BOUND;
         match outcome {
             Ok(()) => {
-                tracing::info!(port, "the virtual function is up again");
+                tracing::warn!(port, "the virtual function is up again");
                 settings.tried = None;
                 hardware.count_reset();
                 Ok(true)
@@ -103,8 +103,8 @@ impl<B: Bar, C: VirtualFunction> Virtual<B, C> {
         self.hardware.check_alive()?;
         let settings = self.settings.get_mut().unwrap_or_else(PoisonError::into_inner);
         let wanted = change(&settings.filters)?;
-        self.hardware.request_filters(&settings.filters, &wanted)?;
-        (settings.filters, settings.is_granted) = (wanted, true);
+        self.hardware.request_filters(&settings.granted, &wanted)?;
+        (settings.granted, settings.filters) = (wanted.clone(), wanted);
         Ok(())
     }
 }
@@ -119,16 +119,19 @@ impl<B: Bar, C: VirtualFunction> Hardware<B, C> {
         if let Some(address) = settings.address {
             self.request_address(address)?;
         }
-        settings.is_granted = match self.request_filters(&Filters::default(), &settings.filters) {
-            Err(error) if error.kind() == ErrorKind::Denied => {
-                tracing::warn!(port = self.config.name, why = error.why(), "only packets to its own address arrive");
-                let own = Filters { promiscuous: false, all_multicast: true, ..settings.filters.clone() };
-                // Without all multicast packets, those to all stations still arrive.
-                let _ = self.request_filters(&Filters::default(), &own);
-                false
+        settings.granted = settings.filters.clone();
+        let mut outcome = self.request_filters(&Filters::default(), &settings.granted);
+        // Without all packets, all multicast packets; without these, packets to its addresses and to all stations.
+        for all_multicast in [true, false] {
+            let Err(error) = &outcome else { break };
+            if error.kind() != ErrorKind::Denied || !settings.granted.modes()[1] {
+                break;
             }
-            granted => granted.map(|()| true)?,
-        };
+            tracing::warn!(port = self.config.name, why = error.why(), "only packets to its own address arrive");
+            settings.granted = Filters { promiscuous: false, all_multicast, ..settings.filters.clone() };
+            outcome = self.request_filters(&Filters::default(), &settings.granted);
+        }
+        outcome?;
         self.restore_tags();
         self.skip_counts()
     }
@@ -204,8 +207,8 @@ impl<B: Bar, C: VirtualFunction> Device for Virtual<B, C> {
 
     fn info(&self) -> Info {
         let config = &self.hardware.config;
-        let is_granted = self.settings.lock().unwrap_or_else(PoisonError::into_inner).is_granted;
-        let limits = if is_granted { "" } else { ", own address only: it is not trusted" };
+        let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let limits = if settings.granted == settings.filters { "" } else { ", own address only: it is not trusted" };
         Info {
             driver: C::DRIVER,
             description: format!("{}{limits}", config.description),
