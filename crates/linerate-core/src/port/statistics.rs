@@ -67,7 +67,8 @@ pub struct Drops {
     pub tx_too_long: u64,
     /// Dropped deliberately, by `faulty:` or `link:`.
     pub injected: u64,
-    /// Received packets that were still in an emulated link when the queue stopped.
+    /// Received packets that were still in an emulated link when the queue stopped. Packets in a transmit queue of a
+    /// virtual function when its physical function was reset.
     pub in_flight: u64,
 }
 
