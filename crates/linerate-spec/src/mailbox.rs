@@ -1,7 +1,7 @@
 //! Messages between the driver of a virtual function and the driver of its physical function, in a mailbox of 16 words.
 //!
 //! The datasheets define the mailbox (82599 section 8.3.5.1.5, 82576 section 8.14). Intel's drivers define the messages;
-//! the numbers are those of Linux's ixgbe (`ixgbe_mbx.h`) and igb (`e1000_mbx.h`).
+//! their numbers are in Linux's ixgbe (`ixgbe_mbx.h`) and igb (`e1000_mbx.h`).
 
 /// Words of a mailbox.
 pub const WORDS: usize = 16;

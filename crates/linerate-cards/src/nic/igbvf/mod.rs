@@ -1,7 +1,7 @@
 //! Virtual functions of the Intel 82576.
 //!
 //! Written from Intel's "82576EB Gigabit Ethernet Controller Datasheet" (revision 2.63), which section numbers refer
-//! to. The messages are those of Linux's igb. Everything that is not a register is shared: see [`intel`](super::intel).
+//! to. Linux's igb defines the messages. Everything that is not a register is shared: see [`intel`](super::intel).
 //!
 //! - [`spec::x82576_vf`](linerate_spec::x82576_vf): the function's registers
 //! - this file: reset, queues, link, interrupts and counters, in this order

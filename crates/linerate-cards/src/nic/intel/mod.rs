@@ -204,7 +204,7 @@ pub trait VirtualFunction: Controller<State = Mutex<Mailbox>> {
     fn reset_function<B: Bar>(hardware: &Hardware<B, Self>);
     /// Agrees on a version of the messages, and learns which queues the function has.
     fn negotiate<B: Bar>(hardware: &Hardware<B, Self>) -> Result<()>;
-    /// Requests all unicast packets, and all multicast packets, or those of the tables.
+    /// Requests all unicast packets, and all multicast packets, or only packets to the function's addresses.
     fn request_modes<B: Bar>(hardware: &Hardware<B, Self>, modes: [bool; 2]) -> Result<()>;
 }
 

@@ -1,7 +1,7 @@
 //! Virtual functions of the Intel 82599, X540 and X550.
 //!
-//! Written from Intel's "82599 10 GbE Controller Datasheet" (331520), which section numbers refer to. The messages are
-//! those of Linux's ixgbe. Everything that is not a register is shared: see [`intel`](super::intel).
+//! Written from Intel's "82599 10 GbE Controller Datasheet" (331520), which section numbers refer to. Linux's ixgbe
+//! defines the messages. Everything that is not a register is shared: see [`intel`](super::intel).
 //!
 //! - [`spec::x82599_vf`](linerate_spec::x82599_vf): the function's registers
 //! - this file: reset, queues, link, interrupts and counters, in this order
