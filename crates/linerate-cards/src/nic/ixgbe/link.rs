@@ -22,8 +22,9 @@ enum Media {
     Copper,
 }
 
-/// Device IDs for backplanes: KX4, combined, XAUI.
-const BACKPLANE: [u16; 3] = [0x10F7, 0x10F8, 0x10FC];
+/// Device IDs for backplanes: KX4, combined, XAUI, KX4 on a mezzanine card, KR, FCoE; and for CX4 cables, whose mode is in
+/// the EEPROM, too.
+const BACKPLANE: [u16; 7] = [0x10F7, 0x10F8, 0x10FC, 0x1514, 0x1517, 0x152A, 0x10F9];
 /// Device IDs with a PHY: X540 and X550.
 const COPPER: [u16; 4] = [0x1528, 0x1560, 0x1563, 0x15D1];
 
