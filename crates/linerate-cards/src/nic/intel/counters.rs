@@ -32,7 +32,8 @@ impl<B: Bar, C: Controller> CardCounters<'_, B, C> {
         let read = |register| u64::from(self.hardware.read(register));
         let count = read(low) | high.map_or(0, |high| read(high) << 32);
         let sum = self.sums.entry(low.offset).or_default();
-        *sum += count;
+        // A card that lies could overflow a counter of two registers.
+        *sum = sum.saturating_add(count);
         *sum
     }
 }
