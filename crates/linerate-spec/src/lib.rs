@@ -5,7 +5,7 @@
 //!
 //! - [`x82599`]: registers of the 82599, X540 and X550; [`virtual_function`]: registers of the 82599's virtual
 //!   functions
-//! - [`x82576`]: registers of the 82576
+//! - [`x82576`]: registers of the 82576; [`x82574`]: registers of the 82574
 //! - [`descriptor`]: the words of descriptors, which all these cards share
 //! - [`phy`]: between a card and its cable: PHYs over MDIO, modules over I2C; [`eeprom`]: words of the 82599's EEPROM
 //! - [`virtio`]: VirtIO network devices
@@ -22,6 +22,7 @@ pub mod eeprom;
 pub mod phy;
 pub mod virtio;
 pub mod virtual_function;
+pub mod x82574;
 pub mod x82576;
 pub mod x82599;
 
@@ -276,6 +277,7 @@ mod tests {
 
     #[test]
     fn no_two_registers_share_an_offset() {
+        check(x82574::MAP, 0x20000);
         check(x82576::MAP, 0x20000);
         check(virtual_function::MAP, 0x4000);
         let mut seen = check(x82599::MAP, 0x20000);

@@ -9,6 +9,8 @@ use linerate_core::error::{Error, Remedy, Result};
 pub enum Driver {
     /// [`ixgbe`](super::ixgbe).
     Ixgbe,
+    /// [`e1000e`](super::e1000e).
+    E1000e,
     /// [`igb`](super::igb).
     Igb,
     /// [`virtio`](super::virtio).
@@ -20,6 +22,7 @@ impl fmt::Display for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Driver::Ixgbe => "ixgbe",
+            Driver::E1000e => "e1000e",
             Driver::Igb => "igb",
             Driver::Virtio => "virtio",
         })
@@ -81,14 +84,17 @@ pub static SUPPORTED: &[Supported] = &[
     card(RED_HAT, 0x1000, "VirtIO (transitional)", Driver::Virtio, Tried::Qemu),
     card(RED_HAT, 0x1041, "VirtIO", Driver::Virtio, Tried::Qemu),
     card(INTEL, 0x10C9, "Intel 82576", Driver::Igb, Tried::Qemu),
+    card(INTEL, 0x10D3, "Intel 82574L", Driver::E1000e, Tried::Qemu),
     card(INTEL, 0x10E6, "Intel 82576 (fiber)", Driver::Igb, Tried::Family),
     card(INTEL, 0x10E7, "Intel 82576 (SerDes)", Driver::Igb, Tried::Family),
     card(INTEL, 0x10E8, "Intel 82576 (quad)", Driver::Igb, Tried::Family),
+    card(INTEL, 0x10F6, "Intel 82574LA", Driver::E1000e, Tried::Family),
     card(INTEL, 0x10F7, "Intel 82599 (KX4)", Driver::Ixgbe, Tried::Model),
     card(INTEL, 0x10F8, "Intel 82599 (backplane)", Driver::Ixgbe, Tried::Family),
     card(INTEL, 0x10FB, "Intel 82599 (SFP+)", Driver::Ixgbe, Tried::Model),
     card(INTEL, 0x10FC, "Intel 82599 (XAUI)", Driver::Ixgbe, Tried::Family),
     card(INTEL, 0x150A, "Intel 82576 (NS)", Driver::Igb, Tried::Family),
+    card(INTEL, 0x150C, "Intel 82583V", Driver::E1000e, Tried::Family),
     card(INTEL, 0x1518, "Intel 82576 (NS, SerDes)", Driver::Igb, Tried::Family),
     card(INTEL, 0x1526, "Intel 82576 (quad, ET2)", Driver::Igb, Tried::Family),
     card(INTEL, 0x1528, "Intel X540", Driver::Ixgbe, Tried::Model),

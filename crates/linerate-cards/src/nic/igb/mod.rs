@@ -14,7 +14,7 @@ use linerate_core::port::{Drops, Link, Pause, Rss, Statistics};
 use linerate_spec::x82576::*;
 use linerate_spec::{Counter, Register, descriptor};
 
-use super::intel::{CardCounters, ClockRegisters, Controller, Hardware, Intel, NoEntries, PTP, Semaphores};
+use super::intel::{Advanced, CardCounters, ClockRegisters, Controller, Hardware, Intel, NoEntries, PTP, Semaphores};
 pub use super::{Config, DEFAULT_FRAME};
 use crate::pci::Bar;
 
@@ -42,6 +42,7 @@ impl Controller for X82576 {
     const IP_ERROR: u64 = descriptor::receive::IPE_82576;
     const L4_ERROR: u64 = descriptor::receive::L4E_82576;
     type Entries = NoEntries;
+    type Format = Advanced;
 
     fn receive_tail(queue: u16) -> Register {
         RDT(queue).into()
@@ -271,13 +272,13 @@ impl Controller for X82576 {
         }
     }
 
-    fn clock_registers() -> ClockRegisters {
-        ClockRegisters {
+    fn clock_registers() -> Option<ClockRegisters> {
+        Some(ClockRegisters {
             time: [SYSTIML.into(), SYSTIMH.into()],
             sent: (TSYNCTXCTL.into(), [TXSTMPL.into(), TXSTMPH.into()]),
             received: (TSYNCRXCTL.into(), [RXSTMPL.into(), RXSTMPH.into()]),
             attributes: RXSATRH.into(),
-        }
+        })
     }
 
     /// A tick is 16 ns, whatever the link's speed.
@@ -289,12 +290,6 @@ impl Controller for X82576 {
     fn find_events<B: Bar>(hardware: &Hardware<B, X82576>) {
         hardware.write(ETQF(0), ETQF::ENABLE | ETQF::TIME_STAMP | PTP);
         hardware.write(TSYNCRXCFG, SYNC << TSYNCRXCFG::MESSAGE_SHIFT);
-    }
-
-    fn latch_time<B: Bar>(_: &Hardware<B, X82576>) {}
-
-    fn nanoseconds<B: Bar>(_: &Hardware<B, X82576>, low: u32, high: u32) -> u64 {
-        u64::from(high) << 32 | u64::from(low)
     }
 
     /// Uses the counters of section 8.18. `GORC` counts CRCs although they are stripped.

@@ -29,9 +29,9 @@ pub struct ClockRegisters {
 pub const PTP: u32 = 0x88F7;
 
 impl<B: Bar, C: Controller> Hardware<B, C> {
-    /// Starts the clock with the system's time.
+    /// Starts the clock with the system's time, if the card has one.
     pub(super) fn start_clock(&self) -> Result<()> {
-        let ClockRegisters { sent, received, .. } = C::clock_registers();
+        let Some(ClockRegisters { sent, received, .. }) = C::clock_registers() else { return Ok(()) };
         C::start_counter(self);
         self.write(sent.0, TSYNCTXCTL::ENABLE);
         if self.config.options.metadata {
@@ -63,18 +63,17 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     /// Frees the registers of a received packet's time if the packet was dropped: otherwise the card would note no
     /// other. Called twice, it finds the same state at both calls then.
     pub(super) fn free_stale_time(&self) {
-        if !self.config.options.metadata {
-            return;
-        }
-        let is_noted = self.read(C::clock_registers().received.0) & TSYNCRXCTL::VALID != 0;
+        let Some(registers) = C::clock_registers().filter(|_| self.config.options.metadata) else { return };
+        let is_noted = self.read(registers.received.0) & TSYNCRXCTL::VALID != 0;
         if self.is_time_stale.swap(is_noted, Relaxed) && is_noted {
             self.received_time();
         }
     }
 
     fn take_received(&self) -> Option<u64> {
-        let count = self.take_noted(&C::clock_registers().received);
-        self.read(C::clock_registers().attributes);
+        let registers = C::clock_registers()?;
+        let count = self.take_noted(&registers.received);
+        self.read(registers.attributes);
         count
     }
 
@@ -93,12 +92,12 @@ impl<B: Bar, C: Controller> CardClock for Hardware<B, C> {
     fn count(&self) -> Result<u64> {
         self.check_alive()?;
         C::latch_time(self);
-        Ok(self.nanoseconds(&C::clock_registers().time))
+        Ok(C::clock_registers().map_or(0, |registers| self.nanoseconds(&registers.time)))
     }
 
     fn take_sent(&self) -> Result<Option<u64>> {
         self.check_alive()?;
-        Ok(self.take_noted(&C::clock_registers().sent))
+        Ok(C::clock_registers().and_then(|registers| self.take_noted(&registers.sent)))
     }
 
     fn scale(&self) -> &Mutex<Scale> {

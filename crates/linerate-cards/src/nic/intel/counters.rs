@@ -56,6 +56,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             no_buffer: queues.no_buffer,
             malformed: queues.malformed,
             tx_too_long: queues.tx_too_long,
+            oversize: counted.drops.oversize + queues.oversize,
             ..counted.drops
         };
         Ok(Statistics { drops, ..counted })

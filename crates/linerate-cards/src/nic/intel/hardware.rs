@@ -21,6 +21,9 @@ use super::{Controller, Entries};
 use crate::nic::{Config, check_bus};
 use crate::pci::{Bar, Bus, Interrupt};
 
+/// Length of a VLAN tag in bytes.
+pub(super) const TAG: usize = 4;
+
 /// Length of a descriptor in bytes.
 const DESCRIPTOR: usize = 16;
 
@@ -79,9 +82,14 @@ impl<E> Receiving<E> {
         self.started >> queue & 1 != 0
     }
 
+    /// Returns whether the started queues are enough for the card to receive.
+    fn can_receive<C: Controller>(&self) -> bool {
+        self.started != 0 && (!C::NEEDS_QUEUE_0 || self.is_started(0))
+    }
+
     /// Returns whether all queues in the RSS table have started.
     fn is_ready(&self) -> bool {
-        self.started != 0 && self.rss.as_ref().is_none_or(|rss| rss.table.iter().all(|&queue| self.is_started(queue)))
+        self.rss.as_ref().is_none_or(|rss| rss.table.iter().all(|&queue| self.is_started(queue)))
     }
 
     /// Returns the table in effect while the card receives: started queues replace stopped ones.
@@ -164,10 +172,19 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         kib.min(16) as u32
     }
 
-    /// Returns the most bytes that the card writes for a frame. The MAC accepts a VLAN tag in addition to `MAXFRS`
-    /// (section 8.2.3.22).
+    /// Returns the most bytes that the card writes for a frame.
     pub(in crate::nic) fn longest_written(&self) -> usize {
-        self.config.options.max_frame + 4
+        C::longest_written(self.config.options.max_frame)
+    }
+
+    /// Returns the length of the longest frame with a VLAN tag, which may come in addition to `max_frame`.
+    pub(in crate::nic) fn longest_frame(&self) -> usize {
+        self.config.options.max_frame + TAG
+    }
+
+    /// Returns whether the card drops all longer frames.
+    pub(super) fn is_frame_limited(&self) -> bool {
+        self.longest_written() <= self.longest_frame()
     }
 
     /// Returns whether a receive queue drops frames for which it has no descriptor. Otherwise they wait in the card's
@@ -227,7 +244,8 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
 
     /// Returns the largest valid length in a receive descriptor.
     pub(in crate::nic) fn longest_slot(&self) -> usize {
-        (self.buffer_kib() as usize * 1024).min(self.placement().room())
+        let room = (self.buffer_kib() as usize * 1024).min(self.placement().room());
+        if self.is_frame_limited() { room } else { room.min(self.longest_frame()) }
     }
 
     pub(in crate::nic) fn read(&self, register: impl Into<Register>) -> u32 {
@@ -356,7 +374,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     /// Returns the bits of a descriptor's word 1 with which a packet has a mark, a time or a tag in its metadata.
     pub(super) fn rare_metadata(&self) -> u64 {
         let strips_tags = self.strips_tags.load(Ordering::Relaxed);
-        receive::FLM | receive::TS | if strips_tags { receive::VP } else { 0 }
+        C::RARE_METADATA | if strips_tags { receive::VP } else { 0 }
     }
 
     /// Returns all metadata of the packet whose last descriptor has these words.
@@ -397,6 +415,11 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         receiving.entries.with_queues(|_| false).write(&C::Entries::default(), self)
     }
 
+    /// Runs `work` while nothing else enables or disables receive. `work` gets whether the card is to receive.
+    pub(in crate::nic) fn exclusively<T>(&self, work: impl FnOnce(bool) -> T) -> T {
+        work(self.receiving.lock().unwrap_or_else(PoisonError::into_inner).on)
+    }
+
     /// Records that a queue has started or stops, and adds or removes the entries for it.
     fn set_started(&self, receiving: &mut Receiving<C::Entries>, queue: u16, is_started: bool) -> Result<()> {
         let present = receiving.entries.with_queues(|queue| receiving.is_started(queue));
@@ -429,14 +452,14 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
         // A card that does not answer is noticed when the queue is stopped.
         let _ = self.set_started(&mut receiving, queue, false);
-        match (receiving.on, receiving.started) {
+        match (receiving.on, receiving.can_receive::<C>()) {
             (false, _) => {}
-            (true, 0) => {
+            (true, false) => {
                 C::disable_receive(self);
                 receiving.on = false;
                 self.write_effective_table(&receiving);
             }
-            (true, _) => self.write_effective_table(&receiving),
+            (true, true) => self.write_effective_table(&receiving),
         }
     }
 
@@ -447,7 +470,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     }
 
     fn receive_if_ready(&self, receiving: &mut Receiving<C::Entries>) -> Result<()> {
-        if !receiving.on && receiving.is_ready() {
+        if !receiving.on && receiving.can_receive::<C>() && receiving.is_ready() {
             C::enable_receive(self)?;
             receiving.on = true;
         }
@@ -475,8 +498,9 @@ pub(super) fn check<C: Controller>(config: &Config) -> Result<()> {
     let port = || config.name.clone();
     config.check_ring()?;
     for (direction, queues) in [("receive", config.options.rx_queues), ("transmit", config.options.tx_queues)] {
-        if !(1..=C::MAX_QUEUES).contains(&queues) {
-            return Err(Error::too_many_queues(port(), direction, queues, C::MAX_QUEUES));
+        let most = C::most_queues(config.device);
+        if !(1..=most).contains(&queues) {
+            return Err(Error::too_many_queues(port(), direction, queues, most));
         }
     }
     if config.options.interrupts.is_some() && config.options.rx_queues > C::MAX_INTERRUPTS {
@@ -490,7 +514,7 @@ pub(super) fn check<C: Controller>(config: &Config) -> Result<()> {
     }
     let region = config.pool.region();
     let is_coalescing = C::COALESCES && config.options.offloads;
-    if region.room() < if is_coalescing { 1024 } else { config.options.max_frame.min(1024) } {
+    if region.room() < if is_coalescing { 1024 } else { C::longest_written(config.options.max_frame).min(1024) } {
         return Err(Error::buffer_too_small(
             port(),
             region.buffer_size(),

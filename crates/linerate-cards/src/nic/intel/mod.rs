@@ -1,10 +1,11 @@
-//! The common part of Intel's cards since the 82575: advanced descriptors, and their rings.
+//! The common part of Intel's cards since the 82574: advanced descriptors, or the similar extended ones, and their rings.
 //!
-//! A card's own module ([`ixgbe`](super::ixgbe), [`igb`](super::igb)) implements [`Controller`] with its registers;
+//! A card's own module ([`ixgbe`](super::ixgbe), [`igb`](super::igb), [`e1000e`](super::e1000e)) implements [`Controller`] with its registers;
 //! everything that moves packets is here.
 //!
 //! - `queue`: **receive and send**, top-down in one file: read this one first
 //! - [`spec::descriptor`](linerate_spec::descriptor): the words of a descriptor
+//! - `format`: where the formats of transmit descriptors differ
 //! - `offload`: sending packets whose checksum or segmentation the card does; `context`: their descriptors
 //! - `described`: receive queues that note checksums, hashes and headers; `metadata`: these in a descriptor
 //! - `coalesced`: receive queues of cards that coalesce TCP segments; `chains`: the beginnings of their packets
@@ -26,6 +27,7 @@ mod context;
 mod counters;
 mod described;
 mod filters;
+mod format;
 mod hardware;
 mod metadata;
 mod offload;
@@ -42,6 +44,7 @@ use std::time::Duration;
 pub use clock::{ClockRegisters, PTP};
 use coalesced::CoalescedRx;
 pub use counters::CardCounters;
+pub use format::{Advanced, TransmitFormat};
 pub use hardware::Hardware;
 use linerate_core::error::{Error, Result};
 use linerate_core::filter::{Filter, Match};
@@ -50,6 +53,7 @@ use linerate_core::port::{
     Action, Capabilities, Clock, Described, Device, Feature, Info, Link, MacAddress, Pause, QueueStatistics, Receive,
     Rss, Rule, RuleId, Rules, Rx, Statistics, Transmit, Tx,
 };
+use linerate_spec::descriptor::receive;
 use linerate_spec::{Counter, Register};
 use queue::{IntelRx, IntelTx};
 pub use rules::{NoEntries, Refused};
@@ -65,6 +69,8 @@ pub trait Controller: Sized + Send + Sync + 'static {
     const DRIVER: &'static str;
     /// The speed of the fastest link.
     const MBITS: u32;
+    /// The features of the card, without rules.
+    const FEATURES: &'static [Feature] = &FEATURES;
     /// The most queues each way.
     const MAX_QUEUES: u16;
     /// The most queues that receive-side scaling can reach.
@@ -83,8 +89,28 @@ pub trait Controller: Sized + Send + Sync + 'static {
     const IP_ERROR: u64;
     /// The bit of word 1 for a wrong layer-4 checksum.
     const L4_ERROR: u64;
+    /// The bit of word 1 of a packet whose checksums the card did not verify, whatever other bits say; 0 without.
+    const NO_VERDICT: u64 = 0;
+    /// The bits of word 1 with which a packet may have a mark or a time.
+    const RARE_METADATA: u64 = receive::FLM | receive::TS;
+    /// A receive descriptor has the packet's type.
+    const HAS_KIND: bool = true;
+    /// The card cannot receive while queue 0 is stopped: it cannot drop the packets for it.
+    const NEEDS_QUEUE_0: bool = false;
+    /// The format of transmit descriptors.
+    type Format: TransmitFormat;
     /// The entries of rules in the card's tables of filters.
     type Entries: Entries<Self>;
+
+    /// Returns the most queues each way of the card with this PCI device ID.
+    fn most_queues(_device: u16) -> u16 {
+        Self::MAX_QUEUES
+    }
+    /// Returns the most bytes that the card writes for a frame if the longest frame is `max_frame`. The MAC accepts a VLAN
+    /// tag in addition to `MAXFRS` (82599 section 8.2.3.22).
+    fn longest_written(max_frame: usize) -> usize {
+        max_frame + hardware::TAG
+    }
 
     /// Returns the tail register of a receive queue.
     fn receive_tail(queue: u16) -> Register;
@@ -144,16 +170,20 @@ pub trait Controller: Sized + Send + Sync + 'static {
     /// Masks a queue's interrupt.
     fn forbid_interrupt<B: Bar>(hardware: &Hardware<B, Self>, queue: u16);
 
-    /// Returns the registers of the card's clock.
-    fn clock_registers() -> ClockRegisters;
+    /// Returns the registers of the card's clock; `None` without a clock, which makes the next methods unused.
+    fn clock_registers() -> Option<ClockRegisters> {
+        None
+    }
     /// Starts the card's counter.
-    fn start_counter<B: Bar>(hardware: &Hardware<B, Self>);
+    fn start_counter<B: Bar>(_hardware: &Hardware<B, Self>) {}
     /// Lets the card find the received events of IEEE 1588.
-    fn find_events<B: Bar>(hardware: &Hardware<B, Self>);
+    fn find_events<B: Bar>(_hardware: &Hardware<B, Self>) {}
     /// Prepares the counter for reading.
-    fn latch_time<B: Bar>(hardware: &Hardware<B, Self>);
+    fn latch_time<B: Bar>(_hardware: &Hardware<B, Self>) {}
     /// Returns the nanoseconds of the halves of the counter, or of a packet's time.
-    fn nanoseconds<B: Bar>(hardware: &Hardware<B, Self>, low: u32, high: u32) -> u64;
+    fn nanoseconds<B: Bar>(_hardware: &Hardware<B, Self>, low: u32, high: u32) -> u64 {
+        u64::from(high) << 32 | u64::from(low)
+    }
 
     /// Returns the card's statistics since it was opened, from the sums of its counters.
     fn count<B: Bar>(counters: &mut CardCounters<'_, B, Self>) -> Statistics;
@@ -188,7 +218,7 @@ pub trait Entries<C: Controller>: Clone + Default + Send {
     fn write<B: Bar>(&self, present: &Self, hardware: &Hardware<B, C>) -> Result<()>;
 }
 
-/// The features of all cards, and more features of cards with rules.
+/// The features of most cards, and more features of cards with rules.
 const FEATURES: [Feature; 12] = [
     Feature::SendChecksum,
     Feature::SendTcpSegments,
@@ -291,7 +321,7 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
             mbits: C::MBITS,
             timestamps: false,
             capabilities: Capabilities::default()
-                .with(&FEATURES)
+                .with(C::FEATURES)
                 .with_if(C::Entries::EXIST, &RULES)
                 .with_if(self.hardware.is_coalescing(), &[Feature::ReceiveSegments]),
         }
@@ -403,6 +433,7 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
     }
 
     fn clock(&self) -> Result<Clock> {
+        C::clock_registers().ok_or_else(|| self.has_no("clock"))?;
         Ok(Clock::new(self.hardware.clone()))
     }
 

@@ -28,6 +28,7 @@ use linerate_spec::descriptor::{receive, transmit};
 
 use super::Controller;
 use super::context::Alike;
+use super::format::TransmitFormat;
 use super::hardware::Hardware;
 use super::ring::DescriptorRing;
 use super::vector::{Groups, SMALLEST};
@@ -299,7 +300,15 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
                 return self.keep_beginning(batch);
             }
             let length = (word >> receive::LENGTH_SHIFT) as u16;
-            if word & C::RX_ERRORS != 0 || length as usize > self.longest {
+            if word & C::RX_ERRORS != 0 {
+                self.counters.dropped();
+                return self.drop_packet(batch, word);
+            }
+            if usize::from(length) > self.longest || self.is_beyond_limit(batch, length) {
+                match self.hardware.is_frame_limited() {
+                    true => self.counters.dropped(),
+                    false => self.counters.missed(0, 1),
+                }
                 return self.drop_packet(batch, word);
             }
             let Some(new) = batch.take_buffer() else {
@@ -316,6 +325,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
                 }
             };
             if !is_pushed {
+                self.counters.dropped();
                 return self.drop_packet(batch, word);
             }
             *self.ring.buf() = new;
@@ -339,11 +349,16 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         false
     }
 
+    /// Returns whether a packet would be too long with `length` more bytes. Most cards do not receive such packets.
+    fn is_beyond_limit(&self, batch: &Batch, length: u16) -> bool {
+        let beginning = || batch.slots().iter().rev().take_while(|slot| slot.has_more()).map(Slot::len).sum::<usize>();
+        !self.hardware.is_frame_limited() && beginning() + usize::from(length) > self.hardware.longest_frame()
+    }
+
     /// Drops the packet that contains the next descriptor, including its beginning. Returns true if all of the packet
     /// is dropped.
     fn drop_packet(&mut self, batch: &mut Batch, word: u64) -> bool {
         batch.drop_partial();
-        self.counters.dropped();
         self.dropping = word & receive::EOP == 0;
         self.refill();
         self.skip_dropped();
@@ -445,10 +460,9 @@ impl<B: Bar, C: Controller, L: Locate> RegionTx for IntelTx<B, C, L> {
     }
 }
 
-/// The command for a packet in one buffer: an advanced data descriptor, end of packet, insert the CRC.
-const COMMAND: u64 = transmit::DTYP_DATA | transmit::DEXT | transmit::IFCS | transmit::EOP;
-
 impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
+    const COMMAND: u64 = C::Format::COMMAND;
+
     /// Sends a single packet, without the setup of a batch loop.
     #[inline(never)]
     fn send_one(&mut self, batch: &mut Batch) -> usize {
@@ -489,7 +503,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             return false;
         }
         let address = self.addresses.locate(((slot.buf() as usize) << self.shift) + slot.offset());
-        self.write([address, Self::word(length, COMMAND)], slot.buf());
+        self.write([address, Self::word(length, Self::COMMAND)], slot.buf());
         if self.unreported >= REPORT_EVERY {
             self.set_report_status();
         }
@@ -499,7 +513,13 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     /// Returns word 1 of the descriptor of a packet in one buffer. One multiplication puts the length into both fields.
     #[inline(always)]
     fn word(length: usize, command: u64) -> u64 {
-        command + length as u64 * (1 << transmit::PAYLEN_SHIFT | 1)
+        command + length as u64 * (Self::payload(1) | 1)
+    }
+
+    /// Returns the bits of word 1 that are the length of the whole packet.
+    #[inline(always)]
+    pub(super) fn payload(length: usize) -> u64 {
+        if C::Format::HAS_PAYLEN { (length as u64) << transmit::PAYLEN_SHIFT } else { 0 }
     }
 
     /// Sends a batch of the queue's own region.
@@ -551,7 +571,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     fn fill_groups(&mut self, slots: &[Slot]) -> usize {
         let Some(groups) = &self.groups else { return 0 };
         let (descriptors, bufs) = self.ring.rest();
-        let filled = groups.fill(descriptors, bufs, slots, COMMAND);
+        let filled = groups.fill(descriptors, bufs, slots, Self::COMMAND);
         self.ring.advance(filled);
         self.unreported += filled;
         filled
@@ -564,14 +584,14 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         let mut filled = 0;
         let (descriptors, bufs) = self.ring.rest();
         for ((descriptor, buf), slot) in descriptors.iter().zip(bufs).zip(slots) {
-            let (mut length, mut command) = (slot.whole_len(), COMMAND);
+            let (mut length, mut command) = (slot.whole_len(), Self::COMMAND);
             if length.wrapping_sub(transmit::SHORTEST) > longest - transmit::SHORTEST {
                 // SAFETY: the slot is of the queue's pool.
                 let is_alike = |alike: &Alike| alike.includes(slot, unsafe { self.pool.region().view() });
                 if slot.len() > longest || !alike.as_ref().is_some_and(is_alike) {
                     break;
                 }
-                (length, command) = (slot.len(), COMMAND | transmit::TXSM);
+                (length, command) = (slot.len(), Self::COMMAND | transmit::TXSM);
             }
             let address = locate(((slot.buf() as usize) << shift) + slot.offset());
             descriptor[0].store(address, Relaxed);
@@ -686,7 +706,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             bytes[old..].fill(0);
             length = transmit::SHORTEST;
         }
-        self.write_packet(slots, (length as u64) << transmit::PAYLEN_SHIFT);
+        self.write_packet(slots, Self::payload(length));
         count
     }
 
@@ -699,7 +719,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     /// Writes the descriptors of a packet, for which there is room. All have the bits of `options`.
     pub(super) fn write_packet(&mut self, slots: &[Slot], options: u64) {
         for (index, slot) in slots.iter().enumerate() {
-            let command = if index + 1 < slots.len() { COMMAND & !transmit::EOP } else { COMMAND };
+            let command = if index + 1 < slots.len() { Self::COMMAND & !transmit::EOP } else { Self::COMMAND };
             let address = self.addresses.locate(((slot.buf() as usize) << self.shift) + slot.offset());
             self.write([address, command | slot.len() as u64 | options], slot.buf());
         }

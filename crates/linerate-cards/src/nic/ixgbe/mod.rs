@@ -23,7 +23,7 @@ use linerate_core::port::{Drops, Link, Pause, Rss, Statistics};
 use linerate_spec::x82599::*;
 use linerate_spec::{Counter, Register, descriptor};
 
-use super::intel::{CardCounters, ClockRegisters, Controller, Hardware, Intel, PTP};
+use super::intel::{Advanced, CardCounters, ClockRegisters, Controller, Hardware, Intel, PTP};
 pub use super::{Config, DEFAULT_FRAME};
 use crate::pci::Bar;
 
@@ -75,6 +75,7 @@ impl Controller for X82599 {
     const IP_ERROR: u64 = descriptor::receive::IPE_82599;
     const L4_ERROR: u64 = descriptor::receive::L4E_82599;
     type Entries = rules::Tables;
+    type Format = Advanced;
 
     fn receive_tail(queue: u16) -> Register {
         RDT(queue).into()
@@ -255,13 +256,13 @@ impl Controller for X82599 {
         }
     }
 
-    fn clock_registers() -> ClockRegisters {
-        ClockRegisters {
+    fn clock_registers() -> Option<ClockRegisters> {
+        Some(ClockRegisters {
             time: [SYSTIML.into(), SYSTIMH.into()],
             sent: (TSYNCTXCTL.into(), [TXSTMPL.into(), TXSTMPH.into()]),
             received: (TSYNCRXCTL.into(), [RXSTMPL.into(), RXSTMPH.into()]),
             attributes: RXSATRH.into(),
-        }
+        })
     }
 
     fn start_counter<B: Bar>(hardware: &Hardware<B, X82599>) {
