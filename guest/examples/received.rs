@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use linerate::port::{Rss, RxQueue};
+use linerate::port::{Link, Rss, RxQueue};
 use linerate::{Batch, Error};
 
 fn main() {
@@ -20,6 +20,9 @@ fn main() {
 fn run(port: &str, count: usize) -> Result<(), Error> {
     let [mut port] = linerate::open([port])?;
     let mut queues = (0..port.info().rx_queues).map(|queue| port.rx(queue)).collect::<Result<Vec<_>, _>>()?;
+    while port.link()? == Link::Down {
+        std::thread::yield_now();
+    }
     receive("evenly", &mut queues, count);
     port.set_rss(&Rss { table: vec![1, 1, 0], ..Rss::evenly(2) })?;
     receive("table", &mut queues, count);

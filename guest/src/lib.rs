@@ -23,7 +23,7 @@
 //! - `wire`: the other end of a card's cable, where the test sends and receives every byte
 //! - `namespace`: Linux on the host side of the cards
 //! - `back_end`: third-party vhost-user back ends: passt, Open vSwitch
-//! - `traffic`: the frames that a test sends and checks
+//! - `traffic`: the frames that a test sends and checks; `flows`: frames with published hashes
 //! - `scenario`: the checks that every card must pass
 //! - `served`: models as cards in the guest, served by the test
 //!
@@ -32,6 +32,7 @@
 //! the kernels. The harness never sleeps: each wait is for an event, with a time limit.
 
 mod back_end;
+mod flows;
 mod guest;
 mod initramfs;
 mod machine;
@@ -43,6 +44,7 @@ mod traffic;
 mod wire;
 
 pub use back_end::{OpenVswitch, Passt};
+pub use flows::{FLOWS, Flow, OTHER, TCP, UDP, frame_of};
 pub use guest::{Guest, Outcome, Program};
 pub use machine::{Kernel, Machine, Memory, Qemu, linerate};
 pub use namespace::Namespace;

@@ -9,9 +9,19 @@ use crate::wire::Wire;
 /// Frames in flight at a time; enough that only the guest limits the rate.
 const WINDOW: usize = 64;
 
-/// Returns frames of all sizes from 60 to `longest` bytes; each size is its own flow.
+/// Returns frames of all sizes from 60 to `longest` bytes; each size is its own flow. Flows differ in source address and
+/// port, since an 82574 does not hash UDP's ports.
 fn assorted(longest: usize) -> Vec<Generator> {
-    let flow = |size: usize| Generator::new(size + 4, 1).with_flows(size as u16..size as u16 + 1);
+    let flow = |size: usize| {
+        let mut template = frame(&mut Generator::new(size + 4, 1));
+        // Incremental update of the header's checksum (RFC 1624), which the address 198.18.0.1 had before.
+        let word = |bytes: &[u8]| u32::from(bytes[0]) << 8 | u32::from(bytes[1]);
+        let sum = u32::from(!(word(&template[24..]) as u16)) + u32::from(!1u16) + size as u32;
+        let folded = (sum & 0xFFFF) + (sum >> 16);
+        template[24..26].copy_from_slice(&(!(((folded & 0xFFFF) + (folded >> 16)) as u16)).to_be_bytes());
+        template[28..30].copy_from_slice(&(size as u16).to_be_bytes());
+        Generator::from_template(&template, 1).with_flows(size as u16..size as u16 + 1)
+    };
     (60..=longest).map(flow).collect()
 }
 

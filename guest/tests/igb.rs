@@ -23,7 +23,7 @@ fn over_vfio() {
     check_forwarded_flows(&mut guest, &a, &b, 2);
     check_forwarded_flows(&mut guest, &a, &b, 4);
     check_forwarded_chains(&mut guest, &a, &b);
-    check_control(&mut guest, &a, true);
+    check_control(&mut guest, &a, true, true);
 
     let unbound = guest.run(&format!("linerate unbind {A} {B}"));
     assert!(unbound.contains("0000:02:00.0: vfio-pci -> igb"), "{unbound}");

@@ -85,6 +85,11 @@ fn igb_over_vfio() {
 }
 
 #[test]
+fn e1000e_over_vfio() {
+    over_vfio("e1000e");
+}
+
+#[test]
 fn virtio_over_vfio() {
     over_vfio("virtio-net-pci,disable-legacy=on,iommu_platform=on");
 }
@@ -92,6 +97,11 @@ fn virtio_over_vfio() {
 #[test]
 fn igb_over_uio() {
     over_uio("igb");
+}
+
+#[test]
+fn e1000e_over_uio() {
+    over_uio("e1000e");
 }
 
 /// Without MSI-X, the device uses the interrupt line. Its doorbells are I/O ports, and it has no control queue.

@@ -1,6 +1,6 @@
 //! The words of descriptors.
 //!
-//! Section numbers are those of the 82599's datasheet; the 82576's descriptors differ in one bit.
+//! Section numbers are those of the 82599's datasheet, except in [`extended`]; the 82576's descriptors differ in one bit.
 //!
 //! A descriptor has two 64-bit words. The driver writes them (read format), and the card overwrites them (write-back
 //! format).
@@ -181,6 +181,36 @@ pub mod context {
     pub const L4LEN_BITS: u32 = 8;
     /// Word 1: shift of the payload length of each segment (16 bits).
     pub const MSS_SHIFT: u32 = 48;
+}
+
+/// Extended descriptors, where they differ from advanced descriptors (82574 datasheet, 7.1.5 and 7.2.10). The 82574
+/// receives and sends with them.
+///
+/// ```text
+///                          63               48 47    40 39    32 31    24 23  20 19             0
+///  received, word 0       |            RSS hash or checksum     |   queue and RSS type         |
+///  received, word 1       |     VLAN tag      |     length      |   errors   |     status      |
+///  data, word 1           |     VLAN tag      | POPTS  | STA .. |  DCMD  | DTYP |    DTALEN    |
+///  context, word 0        |       TUCSE       | TUCSO  | TUCSS  |   IPCSE  ...  IPCSO  | IPCSS |
+///  context, word 1        |        MSS        | HDRLEN | STA .. | TUCMD  | DTYP |    PAYLEN    |
+/// ```
+pub mod extended {
+    /// Received, word 1: ignore the bits for checksums (IXSM).
+    pub const IXSM: u64 = 1 << 2;
+    /// Received, word 1: errors of symbol, sequence, carrier extension, CRC or data; only with `RCTL.SBP`.
+    pub const MAC_ERRORS: u64 = 1 << 24 | 1 << 25 | 1 << 26 | 1 << 28 | 1 << 31;
+    /// Received, word 1: the layer-4 checksum is wrong.
+    pub const TCPE: u64 = 1 << 29;
+    /// Received, word 1: the IPv4 header checksum is wrong.
+    pub const IPE: u64 = 1 << 30;
+    /// DTYP: a data descriptor; a context descriptor has 0.
+    pub const DTYP_DATA: u64 = 0b0001 << 20;
+    /// Context, word 0: shift of TUCSS, where the checksummed data begins (8 bits).
+    pub const TUCSS_SHIFT: u32 = 32;
+    /// Context, word 0: shift of TUCSO, the checksum's offset (8 bits).
+    pub const TUCSO_SHIFT: u32 = 40;
+    /// Context, TUCMD: the packet is TCP.
+    pub const TCP: u64 = 1 << 24;
 }
 
 /// Legacy transmit descriptors (section 7.2.3.2.2): word 1 is `VLAN, CSS, reserved, STA, CMD, CSO, length` in 16, 8,

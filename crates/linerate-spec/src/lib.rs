@@ -6,6 +6,7 @@
 //! - [`x82599`]: registers of the 82599, X540 and X550; [`x82599_vf`]: registers of their virtual functions
 //! - [`x82576`]: registers of the 82576; [`x82576_vf`]: registers of its virtual functions
 //! - [`mailbox`]: messages between a virtual function's driver and its physical function's
+//! - [`x82574`]: registers of the 82574
 //! - [`descriptor`]: the words of descriptors, which all these cards share
 //! - [`phy`]: between a card and its cable: PHYs over MDIO, modules over I2C; [`eeprom`]: words of the 82599's EEPROM
 //! - [`virtio`]: VirtIO network devices
@@ -22,6 +23,7 @@ pub mod eeprom;
 pub mod mailbox;
 pub mod phy;
 pub mod virtio;
+pub mod x82574;
 pub mod x82576;
 pub mod x82576_vf;
 pub mod x82599;
@@ -278,6 +280,7 @@ mod tests {
 
     #[test]
     fn no_two_registers_share_an_offset() {
+        check(x82574::MAP, 0x20000);
         check(x82576::MAP, 0x20000);
         check(x82576_vf::MAP, 0x4000);
         check(x82599_vf::MAP, 0x4000);

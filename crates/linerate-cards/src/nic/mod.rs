@@ -2,7 +2,7 @@
 //! memory, ports and PCI, and cannot tell a real card from the model.
 //!
 //! - [`intel`]: receive, send, and everything else that Intel's cards share; read this next
-//! - [`ixgbe`]: 82599, X540, X550; [`igb`]: 82576; [`ixgbevf`], [`igbvf`]: their virtual functions
+//! - [`ixgbe`]: 82599, X540, X550; [`igb`]: 82576; [`ixgbevf`], [`igbvf`]: their virtual functions; [`e1000e`]: 82574
 //! - [`virtio`]: the network card of virtual machines
 //! - `supported`: the cards that have a driver ([`SUPPORTED`])
 //! - `filters`: filters by address and VLAN, of all these cards
@@ -10,6 +10,7 @@
 //! `docs/driver.md` explains how to write a driver, with igb as the example.
 #![allow(unsafe_code)]
 
+pub mod e1000e;
 mod filters;
 pub mod igb;
 pub mod igbvf;
@@ -71,6 +72,7 @@ fn drive_registers<B: Bar>(
 ) -> Result<Box<dyn Device>> {
     Ok(match driver {
         Driver::Ixgbe => Box::new(ixgbe::Ixgbe::open(bar(0)?, bus, config)?),
+        Driver::E1000e => Box::new(e1000e::E1000e::open(bar(0)?, bus, config)?),
         Driver::Igb => Box::new(igb::Igb::open(bar(0)?, bus, config)?),
         Driver::Ixgbevf => Box::new(ixgbevf::Ixgbevf::open(bar(0)?, bus, config)?),
         Driver::Igbvf => Box::new(igbvf::Igbvf::open(bar(0)?, bus, config)?),

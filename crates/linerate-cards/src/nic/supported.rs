@@ -9,6 +9,8 @@ use linerate_core::error::{Error, Remedy, Result};
 pub enum Driver {
     /// [`ixgbe`](super::ixgbe).
     Ixgbe,
+    /// [`e1000e`](super::e1000e).
+    E1000e,
     /// [`igb`](super::igb).
     Igb,
     /// [`ixgbevf`](super::ixgbevf).
@@ -24,6 +26,7 @@ impl fmt::Display for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Driver::Ixgbe => "ixgbe",
+            Driver::E1000e => "e1000e",
             Driver::Igb => "igb",
             Driver::Ixgbevf => "ixgbevf",
             Driver::Igbvf => "igbvf",
@@ -88,10 +91,12 @@ pub static SUPPORTED: &[Supported] = &[
     card(RED_HAT, 0x1041, "VirtIO", Driver::Virtio, Tried::Qemu),
     card(INTEL, 0x10C9, "Intel 82576", Driver::Igb, Tried::Qemu),
     card(INTEL, 0x10CA, "Intel 82576 VF", Driver::Igbvf, Tried::Qemu),
+    card(INTEL, 0x10D3, "Intel 82574L", Driver::E1000e, Tried::Qemu),
     card(INTEL, 0x10E6, "Intel 82576 (fiber)", Driver::Igb, Tried::Family),
     card(INTEL, 0x10E7, "Intel 82576 (SerDes)", Driver::Igb, Tried::Family),
     card(INTEL, 0x10E8, "Intel 82576 (quad)", Driver::Igb, Tried::Family),
     card(INTEL, 0x10ED, "Intel 82599 VF", Driver::Ixgbevf, Tried::Model),
+    card(INTEL, 0x10F6, "Intel 82574LA", Driver::E1000e, Tried::Family),
     card(INTEL, 0x10F7, "Intel 82599 (KX4)", Driver::Ixgbe, Tried::Model),
     card(INTEL, 0x10F8, "Intel 82599 (backplane)", Driver::Ixgbe, Tried::Family),
     card(INTEL, 0x10F9, "Intel 82599 (CX4)", Driver::Ixgbe, Tried::Family),
@@ -99,6 +104,7 @@ pub static SUPPORTED: &[Supported] = &[
     card(INTEL, 0x10FC, "Intel 82599 (XAUI)", Driver::Ixgbe, Tried::Family),
     card(INTEL, 0x1507, "Intel 82599 (SFP+ EM)", Driver::Ixgbe, Tried::Family),
     card(INTEL, 0x150A, "Intel 82576 (NS)", Driver::Igb, Tried::Family),
+    card(INTEL, 0x150C, "Intel 82583V", Driver::E1000e, Tried::Family),
     card(INTEL, 0x1514, "Intel 82599 (KX4 mezzanine)", Driver::Ixgbe, Tried::Family),
     card(INTEL, 0x1515, "Intel X540 VF", Driver::Ixgbevf, Tried::Model),
     card(INTEL, 0x1517, "Intel 82599 (KR)", Driver::Ixgbe, Tried::Family),

@@ -15,7 +15,7 @@ use linerate_spec::x82576::*;
 use linerate_spec::{Counter, Register, descriptor};
 
 use super::intel::{
-    CardCounters, ClockRegisters, Controller, Hardware, Intel, NoEntries, PTP, PhysicalFunction, Semaphores,
+    Advanced, CardCounters, ClockRegisters, Controller, Hardware, Intel, NoEntries, PTP, PhysicalFunction, Semaphores,
 };
 pub use super::{Config, DEFAULT_FRAME};
 use crate::pci::Bar;
@@ -42,6 +42,7 @@ impl Controller for X82576 {
     const L4_ERROR: u64 = descriptor::receive::L4E_82576;
     type Entries = NoEntries;
     type State = ();
+    type Format = Advanced;
 
     fn receive_tail(queue: u16) -> Register {
         RDT(queue).into()

@@ -15,7 +15,7 @@ use linerate_spec::mailbox::*;
 use linerate_spec::x82576_vf::*;
 use linerate_spec::{Counter, Register, descriptor};
 
-use super::intel::{CardCounters, Controller, Hardware, Mailbox, NoEntries, Virtual, VirtualFunction};
+use super::intel::{Advanced, CardCounters, Controller, Hardware, Mailbox, NoEntries, Virtual, VirtualFunction};
 use crate::pci::Bar;
 
 /// An open virtual function.
@@ -36,6 +36,7 @@ impl Controller for X82576Vf {
     const IP_ERROR: u64 = descriptor::receive::IPE_82576;
     const L4_ERROR: u64 = descriptor::receive::L4E_82576;
     const IS_VIRTUAL: bool = true;
+    type Format = Advanced;
     type Entries = NoEntries;
     type State = Mutex<Mailbox>;
 

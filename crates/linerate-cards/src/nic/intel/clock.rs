@@ -29,7 +29,7 @@ pub struct ClockRegisters {
 pub const PTP: u32 = 0x88F7;
 
 impl<B: Bar, C: PhysicalFunction> Hardware<B, C> {
-    /// Starts the clock with the system's time.
+    /// Starts the clock with the system's time, if the card has one.
     pub(super) fn start_clock(&self) -> Result<()> {
         let Some(ClockRegisters { sent, received, .. }) = C::clock_registers() else { return Ok(()) };
         C::start_counter(self);

@@ -5,7 +5,9 @@ use linerate_core::memory::View;
 use linerate_core::metadata::Metadata;
 use linerate_core::offload::{Headers, Offload, Segmentation};
 use linerate_core::slot::Slot;
-use linerate_spec::descriptor::{context, transmit};
+use linerate_spec::descriptor::transmit;
+
+use super::format::TransmitFormat;
 
 /// The offloads of a packet, as the card needs them.
 pub struct CardOffload {
@@ -13,18 +15,15 @@ pub struct CardOffload {
 }
 
 impl CardOffload {
-    /// Returns the offloads of a packet of `len` bytes, if the card can do them. `first` are the packet's bytes in its
-    /// first buffer. `longest` is the longest frame.
-    pub fn of(first: &[u8], len: usize, offload: Offload, longest: usize) -> Option<CardOffload> {
+    /// Returns the offloads of a packet of `len` bytes, if a card with format `F` can do them. `first` are the packet's
+    /// bytes in its first buffer. `longest` is the longest frame.
+    pub fn of<F: TransmitFormat>(first: &[u8], len: usize, offload: Offload, longest: usize) -> Option<CardOffload> {
         let headers = match offload.segmentation() {
             Segmentation::None => Headers::of_checksum(first, offload).filter(|_| len <= longest)?,
             _ => Headers::of(first, len, offload)
                 .filter(|headers| headers.len < len && headers.len + headers.size <= longest)?,
         };
-        let fits = headers.network < 1 << context::MACLEN_BITS
-            && headers.transport - headers.network < 1 << context::IPLEN_BITS
-            && headers.len - headers.transport < 1 << context::L4LEN_BITS;
-        fits.then_some(CardOffload { headers })
+        F::supports(&headers).then_some(CardOffload { headers })
     }
 
     /// Returns whether the card segments the packet.
@@ -32,14 +31,9 @@ impl CardOffload {
         self.headers.size > 0
     }
 
-    /// Returns the words of the context descriptor, for context 0 of the queue's two.
-    pub fn context(&self) -> [u64; 2] {
-        let Headers { network, transport, len, size, is_v4, is_tcp } = self.headers;
-        let first = (network as u64) << context::MACLEN_SHIFT | (transport - network) as u64;
-        let version = if is_v4 { context::IPV4 } else { 0 };
-        let second = transmit::DEXT | transmit::DTYP_CONTEXT | version | u64::from(is_tcp) << context::L4T_SHIFT;
-        let lengths = ((len - transport) as u64) << context::L4LEN_SHIFT | (size as u64) << context::MSS_SHIFT;
-        [first, second | lengths]
+    /// Returns the words of the context descriptor.
+    pub fn context<F: TransmitFormat>(&self) -> [u64; 2] {
+        F::context(&self.headers)
     }
 
     /// Returns the bits that the packet's data descriptors have in addition.

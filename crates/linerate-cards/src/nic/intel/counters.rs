@@ -32,11 +32,12 @@ impl<B: Bar, C: Controller> CardCounters<'_, B, C> {
         let read = |register| u64::from(self.hardware.read(register));
         let count = read(low) | high.map_or(0, |high| read(high) << 32);
         let Sum { sum, last } = self.sums.entry(low.offset).or_default();
-        *sum += match low.definition.access {
+        // A card that lies could overflow a counter of two registers.
+        *sum = sum.saturating_add(match low.definition.access {
             Access::RC => count,
             // The counter wraps around: at 32 bits, or at 36.
             _ => count.wrapping_sub(*last) & if high.is_some() { (1 << 36) - 1 } else { u64::from(u32::MAX) },
-        };
+        });
         *last = count;
         *sum
     }
@@ -72,6 +73,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
             malformed: queues.malformed,
             tx_too_long: queues.tx_too_long,
             in_flight: self.lost(),
+            oversize: counted.drops.oversize + queues.oversize,
             ..counted.drops
         };
         Ok(Statistics { drops, ..counted })

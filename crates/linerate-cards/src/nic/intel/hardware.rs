@@ -21,6 +21,9 @@ use super::{Controller, Entries, PhysicalFunction};
 use crate::nic::{Config, check_bus};
 use crate::pci::{Bar, Bus, Interrupt};
 
+/// Length of a VLAN tag in bytes.
+pub(super) const TAG: usize = 4;
+
 /// Length of a descriptor in bytes.
 const DESCRIPTOR: usize = 16;
 
@@ -92,9 +95,14 @@ impl<E> Receiving<E> {
         self.started >> queue & 1 != 0
     }
 
+    /// Returns whether the started queues are enough for the card to receive.
+    fn can_receive<C: Controller>(&self) -> bool {
+        self.started != 0 && (!C::NEEDS_QUEUE_0 || self.is_started(0))
+    }
+
     /// Returns whether all queues in the RSS table have started.
     fn is_ready(&self) -> bool {
-        self.started != 0 && self.rss.as_ref().is_none_or(|rss| rss.table.iter().all(|&queue| self.is_started(queue)))
+        self.rss.as_ref().is_none_or(|rss| rss.table.iter().all(|&queue| self.is_started(queue)))
     }
 
     /// Returns the table in effect while the card receives: started queues replace stopped ones.
@@ -170,21 +178,29 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     ///
     /// If the longest frame fits after the headroom, the size is rounded up: the card drops frames longer than
     /// `MAXFRS`, so it cannot write beyond the buffer. Otherwise the size is rounded down, and long frames become
-    /// chains. Coalesced packets, and frames that the card does not limit, fill buffers to any length, so the size is
-    /// also rounded down.
+    /// chains. Coalesced packets fill buffers to any length, so the size is also rounded down.
     pub(in crate::nic) fn buffer_kib(&self) -> u32 {
         let room = self.config.pool.region().room();
-        let kib = match self.longest_written() <= room && !self.fills_buffers() {
+        let kib = match self.longest_written() <= room && !self.is_coalescing() {
             true => self.longest_written().div_ceil(1024),
             false => room / 1024,
         };
         kib.min(16) as u32
     }
 
-    /// Returns the most bytes that the card writes for a frame. The MAC accepts a VLAN tag in addition to `MAXFRS`
-    /// (section 8.2.3.22).
+    /// Returns the most bytes that the card writes for a frame.
     pub(in crate::nic) fn longest_written(&self) -> usize {
-        self.config.options.max_frame + 4
+        C::longest_written(self.config.device, self.config.options.max_frame)
+    }
+
+    /// Returns the length of the longest frame with a VLAN tag, which may come in addition to `max_frame`.
+    pub(in crate::nic) fn longest_frame(&self) -> usize {
+        self.config.options.max_frame + TAG
+    }
+
+    /// Returns whether the card drops all longer frames.
+    pub(super) fn is_frame_limited(&self) -> bool {
+        self.longest_written() <= self.longest_frame()
     }
 
     /// Returns whether a receive queue drops frames for which it has no descriptor. Otherwise they wait in the card's
@@ -201,13 +217,8 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     /// Returns where the card writes in a buffer.
     pub(in crate::nic) fn placement(&self) -> Placement {
         let region = self.config.pool.region();
-        let longest = if self.fills_buffers() { self.buffer_kib() as usize * 1024 } else { self.longest_written() };
+        let longest = if self.is_coalescing() { self.buffer_kib() as usize * 1024 } else { self.longest_written() };
         Placement::new(region, longest)
-    }
-
-    /// Returns whether the card fills a buffer to its end with longer packets than the port's longest frame.
-    fn fills_buffers(&self) -> bool {
-        self.is_coalescing() || !C::limits_length(self)
     }
 
     /// Returns whether the card coalesces received TCP segments.
@@ -224,8 +235,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
 
     /// Returns the most slots of a received packet.
     pub(super) fn most_slots(&self) -> usize {
-        let longest = if C::limits_length(self) { self.longest_written() } else { C::MAX_FRAME + 4 };
-        let of_frame = longest.div_ceil(self.longest_slot());
+        let of_frame = self.longest_written().div_ceil(self.longest_slot());
         if self.is_coalescing() { of_frame.max(self.most_coalesced()) } else { of_frame }
     }
 
@@ -236,7 +246,8 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
 
     /// Returns the largest valid length in a receive descriptor.
     pub(in crate::nic) fn longest_slot(&self) -> usize {
-        (self.buffer_kib() as usize * 1024).min(self.placement().room())
+        let room = (self.buffer_kib() as usize * 1024).min(self.placement().room());
+        if self.is_frame_limited() { room } else { room.min(self.longest_frame()) }
     }
 
     pub(in crate::nic) fn read(&self, register: impl Into<Register>) -> u32 {
@@ -379,7 +390,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
 
     /// Returns the bits of a descriptor's word 1 with which a packet has a mark, a time or a tag in its metadata.
     pub(super) fn rare_metadata(&self) -> u64 {
-        receive::FLM | receive::TS | if self.strips_tags() { receive::VP } else { 0 }
+        C::RARE_METADATA | if self.strips_tags() { receive::VP } else { 0 }
     }
 
     /// Returns all metadata of the packet whose last descriptor has these words.
@@ -420,6 +431,11 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         receiving.entries.with_queues(|_| false).write(&C::Entries::default(), self)
     }
 
+    /// Runs `work` while nothing else enables or disables receive. `work` gets whether the card is to receive.
+    pub(in crate::nic) fn exclusively<T>(&self, work: impl FnOnce(bool) -> T) -> T {
+        work(self.receiving.lock().unwrap_or_else(PoisonError::into_inner).on)
+    }
+
     /// Records that a queue has started or stops, and adds or removes the entries for it.
     fn set_started(&self, receiving: &mut Receiving<C::Entries>, queue: u16, is_started: bool) -> Result<()> {
         let present = receiving.entries.with_queues(|queue| receiving.is_started(queue));
@@ -452,14 +468,14 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         let mut receiving = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
         // A card that does not answer is noticed when the queue is stopped.
         let _ = self.set_started(&mut receiving, queue, false);
-        match (receiving.on, receiving.started) {
+        match (receiving.on, receiving.can_receive::<C>()) {
             (false, _) => {}
-            (true, 0) => {
+            (true, false) => {
                 C::disable_receive(self);
                 receiving.on = false;
                 self.write_effective_table(&receiving);
             }
-            (true, _) => self.write_effective_table(&receiving),
+            (true, true) => self.write_effective_table(&receiving),
         }
     }
 
@@ -470,7 +486,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
     }
 
     fn receive_if_ready(&self, receiving: &mut Receiving<C::Entries>) -> Result<()> {
-        if !receiving.on && receiving.is_ready() {
+        if !receiving.on && receiving.can_receive::<C>() && receiving.is_ready() {
             C::enable_receive(self)?;
             receiving.on = true;
         }
@@ -535,8 +551,9 @@ pub(super) fn check<C: Controller>(config: &Config) -> Result<()> {
     let port = || config.name.clone();
     config.check_ring()?;
     for (direction, queues) in [("receive", config.options.rx_queues), ("transmit", config.options.tx_queues)] {
-        if !(1..=C::MAX_QUEUES).contains(&queues) {
-            return Err(Error::too_many_queues(port(), direction, queues, C::MAX_QUEUES));
+        let most = C::most_queues(config.device);
+        if !(1..=most).contains(&queues) {
+            return Err(Error::too_many_queues(port(), direction, queues, most));
         }
     }
     if config.options.interrupts.is_some() && config.options.rx_queues > C::MAX_INTERRUPTS {
@@ -550,7 +567,9 @@ pub(super) fn check<C: Controller>(config: &Config) -> Result<()> {
     }
     let region = config.pool.region();
     let is_coalescing = C::COALESCES && config.options.offloads;
-    if region.room() < if is_coalescing { 1024 } else { config.options.max_frame.min(1024) } {
+    if region.room()
+        < if is_coalescing { 1024 } else { C::longest_written(config.device, config.options.max_frame).min(1024) }
+    {
         return Err(Error::buffer_too_small(
             port(),
             region.buffer_size(),

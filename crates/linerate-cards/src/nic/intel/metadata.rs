@@ -9,6 +9,7 @@ use super::Controller;
 pub fn metadata<C: Controller>([first, second]: [u64; 2]) -> Metadata {
     let has = |bit: u64| second & bit != 0;
     let checksum = match (has(receive::IPCS), has(receive::L4CS)) {
+        _ if has(C::NO_VERDICT) => Checksum::Unknown,
         (true, _) if has(C::IP_ERROR) => Checksum::Bad,
         (_, true) if has(C::L4_ERROR) => Checksum::Bad,
         (_, true) => Checksum::Good,
@@ -25,7 +26,7 @@ pub fn metadata<C: Controller>([first, second]: [u64; 2]) -> Metadata {
     };
     let hash = fields.map(|fields| Hash { value: (first >> receive::RSS_HASH_SHIFT) as u32, fields });
     let headers = (first & receive::TYPE_HEADERS) >> receive::TYPE_SHIFT;
-    let kind = (first & receive::TYPE_ETQF == 0).then_some(PacketKind(headers as u16));
+    let kind = (C::HAS_KIND && first & receive::TYPE_ETQF == 0).then_some(PacketKind(headers as u16));
     Metadata { checksum, hash, kind, ..Metadata::default() }
 }
 

@@ -1,10 +1,11 @@
-//! The common part of Intel's cards since the 82575: advanced descriptors, and their rings.
+//! The common part of Intel's cards since the 82574: advanced descriptors, or the similar extended ones, and their rings.
 //!
-//! A card's own module ([`ixgbe`](super::ixgbe), [`igb`](super::igb)) implements [`Controller`] with its registers;
+//! A card's own module ([`ixgbe`](super::ixgbe), [`igb`](super::igb), [`e1000e`](super::e1000e)) implements [`Controller`] with its registers;
 //! everything that moves packets is here.
 //!
 //! - `queue`: **receive and send**, top-down in one file: read this one first
 //! - [`spec::descriptor`](linerate_spec::descriptor): the words of a descriptor
+//! - `format`: where the formats of transmit descriptors differ
 //! - `offload`: sending packets whose checksum or segmentation the card does; `context`: their descriptors
 //! - `described`: receive queues that note checksums, hashes and headers; `metadata`: these in a descriptor
 //! - `coalesced`: receive queues of cards that coalesce TCP segments; `chains`: the beginnings of their packets
@@ -27,6 +28,7 @@ mod context;
 mod counters;
 mod described;
 mod filters;
+mod format;
 mod hardware;
 mod mailbox;
 mod metadata;
@@ -45,6 +47,7 @@ use std::time::Duration;
 
 pub use clock::{ClockRegisters, PTP};
 pub use counters::CardCounters;
+pub use format::{Advanced, TransmitFormat};
 pub use hardware::Hardware;
 use linerate_core::error::Result;
 use linerate_core::filter::{Filter, Match};
@@ -53,6 +56,7 @@ use linerate_core::port::{
     Action, Capabilities, Clock, Device, Feature, Info, Link, MacAddress, Pause, QueueStatistics, Receive, Rss, Rule,
     RuleId, Rules, Statistics, Transmit,
 };
+use linerate_spec::descriptor::receive;
 use linerate_spec::{Counter, Register};
 pub use mailbox::Mailbox;
 pub use rules::{NoEntries, Refused};
@@ -69,6 +73,8 @@ pub trait Controller: Sized + Send + Sync + 'static {
     const DRIVER: &'static str;
     /// The speed of the fastest link.
     const MBITS: u32;
+    /// The features of the card, without rules.
+    const FEATURES: &'static [Feature] = &FEATURES;
     /// The most queues each way.
     const MAX_QUEUES: u16;
     /// The most queues with an interrupt each.
@@ -87,10 +93,30 @@ pub trait Controller: Sized + Send + Sync + 'static {
     const IP_ERROR: u64;
     /// The bit of word 1 for a wrong layer-4 checksum.
     const L4_ERROR: u64;
+    /// The bit of word 1 of a packet whose checksums the card did not verify, whatever other bits say; 0 without.
+    const NO_VERDICT: u64 = 0;
+    /// The bits of word 1 with which a packet may have a mark or a time.
+    const RARE_METADATA: u64 = receive::FLM | receive::TS;
+    /// A receive descriptor has the packet's type.
+    const HAS_KIND: bool = true;
+    /// The card cannot receive while queue 0 is stopped: it cannot drop the packets for it.
+    const NEEDS_QUEUE_0: bool = false;
+    /// The format of transmit descriptors.
+    type Format: TransmitFormat;
     /// The entries of rules in the card's tables of filters.
     type Entries: Entries<Self>;
     /// The state of the driver beside that of [`Hardware`].
     type State: Default + Send + Sync;
+
+    /// Returns the most queues each way of the card with this PCI device ID.
+    fn most_queues(_device: u16) -> u16 {
+        Self::MAX_QUEUES
+    }
+    /// Returns the most bytes that the card with this PCI device ID writes for a frame if the longest frame is `max_frame`.
+    /// The MAC accepts a VLAN tag in addition to `MAXFRS` (82599 section 8.2.3.22).
+    fn longest_written(_device: u16, max_frame: usize) -> usize {
+        max_frame + hardware::TAG
+    }
 
     /// Returns the tail register of a receive queue.
     fn receive_tail(queue: u16) -> Register;
@@ -106,10 +132,6 @@ pub trait Controller: Sized + Send + Sync + 'static {
     /// Disables receive.
     fn disable_receive<B: Bar>(hardware: &Hardware<B, Self>);
 
-    /// Returns whether the card drops frames longer than the port's longest.
-    fn limits_length<B: Bar>(_hardware: &Hardware<B, Self>) -> bool {
-        true
-    }
     /// Starts a receive queue whose descriptors are filled; the card gets all but the last.
     fn start_receive_queue<B: Bar>(hardware: &Hardware<B, Self>, queue: u16) -> Result<()>;
     /// Stops a receive queue; the card no longer accesses its memory.
@@ -179,10 +201,10 @@ pub trait PhysicalFunction: Controller {
     /// Sets the use of pause frames. Queues may have started.
     fn set_pause<B: Bar>(hardware: &Hardware<B, Self>, pause: Pause);
 
-    /// Starts the card's counter.
-    fn start_counter<B: Bar>(hardware: &Hardware<B, Self>);
+    /// Starts the card's counter, if it has a clock.
+    fn start_counter<B: Bar>(_hardware: &Hardware<B, Self>) {}
     /// Lets the card find the received events of IEEE 1588.
-    fn find_events<B: Bar>(hardware: &Hardware<B, Self>);
+    fn find_events<B: Bar>(_hardware: &Hardware<B, Self>) {}
 }
 
 /// A virtual function: the driver of its physical function controls the filters, and answers requests in a mailbox.
@@ -235,7 +257,7 @@ pub trait Entries<C: Controller>: Clone + Default + Send {
     fn write<B: Bar>(&self, present: &Self, hardware: &Hardware<B, C>) -> Result<()>;
 }
 
-/// The features of all cards, and more features of cards with rules.
+/// The features of most cards, and more features of cards with rules.
 const FEATURES: [Feature; 12] = [
     Feature::SendChecksum,
     Feature::SendTcpSegments,
@@ -327,7 +349,7 @@ impl<B: Bar, C: PhysicalFunction> Device for Intel<B, C> {
             mbits: C::MBITS,
             timestamps: false,
             capabilities: Capabilities::default()
-                .with(&FEATURES)
+                .with(C::FEATURES)
                 .with_if(C::Entries::EXIST, &RULES)
                 .with_if(self.hardware.is_coalescing(), &[Feature::ReceiveSegments]),
         }
@@ -426,6 +448,7 @@ impl<B: Bar, C: PhysicalFunction> Device for Intel<B, C> {
     }
 
     fn clock(&self) -> Result<Clock> {
+        C::clock_registers().ok_or_else(|| self.has_no("clock"))?;
         Ok(Clock::new(self.hardware.clone()))
     }
 

@@ -10,6 +10,7 @@ use linerate_spec::descriptor::transmit;
 
 use super::Controller;
 use super::context::{Alike, CardOffload};
+use super::format::TransmitFormat;
 use super::queue::{CONTEXT, IntelTx};
 use crate::pci::Bar;
 
@@ -27,7 +28,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         let view = unsafe { pool.region().view() };
         let left = Offload::of(slots.first()?, view)?;
         let length = slots.iter().map(Slot::len).sum();
-        let time = if Metadata::wants_time(&slots[0], view) { transmit::TSTAMP } else { 0 };
+        let time = if Metadata::wants_time(&slots[0], view) { C::Format::TIME } else { 0 };
         if !left.is_needed() {
             if !(transmit::SHORTEST..=self.longest).contains(&length) {
                 return None;
@@ -35,11 +36,11 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             if count > self.free() {
                 return Some(0);
             }
-            self.write_packet(slots, (length as u64) << transmit::PAYLEN_SHIFT | time);
+            self.write_packet(slots, Self::payload(length) | time);
             return Some(count);
         }
-        let offload = CardOffload::of(view.bytes(&slots[0]), length, left, self.longest)?;
-        let context = Some(offload.context()).filter(|context| self.context != Some(*context));
+        let offload = CardOffload::of::<C::Format>(view.bytes(&slots[0]), length, left, self.longest)?;
+        let context = Some(offload.context::<C::Format>()).filter(|context| self.context != Some(*context));
         if count + usize::from(context.is_some()) > self.free() {
             return Some(0);
         }
@@ -50,7 +51,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             self.contexts += 1;
         }
         offload.prepare(first);
-        let payload = (offload.payload_len(length) as u64) << transmit::PAYLEN_SHIFT;
+        let payload = Self::payload(offload.payload_len(length));
         let time = if offload.is_segmented() { 0 } else { time };
         self.write_packet(slots, offload.options() | payload | time);
         Some(count)

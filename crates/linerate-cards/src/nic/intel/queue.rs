@@ -28,6 +28,7 @@ use linerate_spec::descriptor::{receive, transmit};
 
 use super::Controller;
 use super::context::Alike;
+use super::format::TransmitFormat;
 use super::hardware::Hardware;
 use super::ring::DescriptorRing;
 use super::vector::{Groups, SMALLEST};
@@ -304,7 +305,15 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
                 return self.keep_beginning(batch);
             }
             let length = (word >> receive::LENGTH_SHIFT) as u16;
-            if word & C::RX_ERRORS != 0 || length as usize > self.longest {
+            if word & C::RX_ERRORS != 0 {
+                self.counters.dropped();
+                return self.drop_packet(batch, word);
+            }
+            if usize::from(length) > self.longest || self.is_beyond_limit(batch, length) {
+                match self.hardware.is_frame_limited() {
+                    true => self.counters.dropped(),
+                    false => self.counters.missed(0, 1),
+                }
                 return self.drop_packet(batch, word);
             }
             let Some(new) = batch.take_buffer() else {
@@ -321,6 +330,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
                 }
             };
             if !is_pushed {
+                self.counters.dropped();
                 return self.drop_packet(batch, word);
             }
             *self.ring.buf() = new;
@@ -344,11 +354,16 @@ impl<B: Bar, C: Controller, L: Locate> IntelRx<B, C, L> {
         false
     }
 
+    /// Returns whether a packet would be too long with `length` more bytes. Most cards do not receive such packets.
+    fn is_beyond_limit(&self, batch: &Batch, length: u16) -> bool {
+        let beginning = || batch.slots().iter().rev().take_while(|slot| slot.has_more()).map(Slot::len).sum::<usize>();
+        !self.hardware.is_frame_limited() && beginning() + usize::from(length) > self.hardware.longest_frame()
+    }
+
     /// Drops the packet that contains the next descriptor, including its beginning. Returns true if all of the packet
     /// is dropped.
     fn drop_packet(&mut self, batch: &mut Batch, word: u64) -> bool {
         batch.drop_partial();
-        self.counters.dropped();
         self.dropping = word & receive::EOP == 0;
         self.refill();
         self.skip_dropped();
@@ -453,12 +468,7 @@ impl<B: Bar, C: Controller, L: Locate> RegionTx for IntelTx<B, C, L> {
 }
 
 impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
-    /// The command for a packet in one buffer: an advanced data descriptor, end of packet, insert the CRC.
-    const COMMAND: u64 = transmit::DTYP_DATA
-        | transmit::DEXT
-        | transmit::IFCS
-        | transmit::EOP
-        | if C::CHECKS_CONTEXT { transmit::CC } else { 0 };
+    const COMMAND: u64 = C::Format::COMMAND | if C::CHECKS_CONTEXT { transmit::CC } else { 0 };
 
     /// Sends a single packet, without the setup of a batch loop.
     #[inline(never)]
@@ -510,7 +520,13 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
     /// Returns word 1 of the descriptor of a packet in one buffer. One multiplication puts the length into both fields.
     #[inline(always)]
     fn word(length: usize, command: u64) -> u64 {
-        command + length as u64 * (1 << transmit::PAYLEN_SHIFT | 1)
+        command + length as u64 * (Self::payload(1) | 1)
+    }
+
+    /// Returns the bits of word 1 that are the length of the whole packet.
+    #[inline(always)]
+    pub(super) fn payload(length: usize) -> u64 {
+        if C::Format::HAS_PAYLEN { (length as u64) << transmit::PAYLEN_SHIFT } else { 0 }
     }
 
     /// Sends a batch of the queue's own region.
@@ -700,7 +716,7 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
             bytes[old..].fill(0);
             length = transmit::SHORTEST;
         }
-        self.write_packet(slots, (length as u64) << transmit::PAYLEN_SHIFT);
+        self.write_packet(slots, Self::payload(length));
         count
     }
 

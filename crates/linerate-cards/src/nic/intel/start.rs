@@ -11,6 +11,7 @@ use linerate_core::port::QueueCounters;
 use linerate_spec::descriptor::{context, transmit};
 
 use super::Controller;
+use super::format::TransmitFormat;
 use super::hardware::Hardware;
 use super::queue::{CONTEXT, IntelRx, IntelTx, REPORT_EVERY};
 use super::ring::DescriptorRing;
@@ -137,8 +138,10 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         let resets = hardware.resets();
         descriptors.iter().flatten().for_each(|word| word.store(0, Relaxed));
         C::start_transmit_queue(hardware, queue)?;
-        let (vectors, longest) = (hardware.config.options.vectors, hardware.longest_written());
-        let groups = Groups::choose(vectors, &addresses, hardware.placement(), longest);
+        let (vectors, longest) = (hardware.config.options.vectors, hardware.longest_frame());
+        // The loops write PAYLEN.
+        let groups =
+            Groups::choose(vectors, &addresses, hardware.placement(), longest).filter(|_| C::Format::HAS_PAYLEN);
         let bufs = vec![0; descriptors.len()];
         let mut tx = IntelTx {
             groups,

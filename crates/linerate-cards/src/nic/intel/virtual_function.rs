@@ -20,7 +20,7 @@ use crate::nic::Config;
 use crate::nic::filters::Filters;
 use crate::pci::{Bar, Bus};
 
-/// The features of all virtual functions.
+/// The features of virtual functions.
 const FEATURES: [Feature; 7] = [
     Feature::SendChecksum,
     Feature::SendTcpSegments,

@@ -23,7 +23,7 @@ use linerate_core::port::{Drops, Link, Pause, Rss, Statistics};
 use linerate_spec::x82599::*;
 use linerate_spec::{Counter, Register, descriptor};
 
-use super::intel::{CardCounters, ClockRegisters, Controller, Hardware, Intel, PTP, PhysicalFunction};
+use super::intel::{Advanced, CardCounters, ClockRegisters, Controller, Hardware, Intel, PTP, PhysicalFunction};
 pub use super::{Config, DEFAULT_FRAME};
 use crate::pci::Bar;
 
@@ -74,6 +74,7 @@ impl Controller for X82599 {
     const L4_ERROR: u64 = descriptor::receive::L4E_82599;
     type Entries = rules::Tables;
     type State = ();
+    type Format = Advanced;
 
     fn receive_tail(queue: u16) -> Register {
         RDT(queue).into()

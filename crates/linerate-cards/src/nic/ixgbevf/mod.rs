@@ -15,7 +15,7 @@ use linerate_spec::mailbox::*;
 use linerate_spec::x82599_vf::*;
 use linerate_spec::{Counter, Register, descriptor};
 
-use super::intel::{CardCounters, Controller, Hardware, Mailbox, NoEntries, Virtual, VirtualFunction};
+use super::intel::{Advanced, CardCounters, Controller, Hardware, Mailbox, NoEntries, Virtual, VirtualFunction};
 use crate::pci::Bar;
 
 /// An open virtual function.
@@ -40,8 +40,14 @@ impl Controller for X82599Vf {
     /// The card needs the length of the MAC header to send packets from one function to another (Linux's ixgbevf).
     const CHECKS_CONTEXT: bool = true;
     const IS_VIRTUAL: bool = true;
+    type Format = Advanced;
     type Entries = NoEntries;
     type State = Mutex<Mailbox>;
+
+    /// The limit of the 82599 is that of the physical function, whose interface may have a larger MTU.
+    fn longest_written(device: u16, max_frame: usize) -> usize {
+        if device == X82599 { Self::MAX_FRAME + 4 } else { max_frame + 4 }
+    }
 
     fn receive_tail(queue: u16) -> Register {
         VFRDT(queue).into()
@@ -68,11 +74,6 @@ impl Controller for X82599Vf {
 
     fn disable_receive<B: Bar>(_: &Hardware<B, X82599Vf>) {}
 
-    /// The limit of the 82599 is that of the physical function, whose interface may have a larger MTU.
-    fn limits_length<B: Bar>(hardware: &Hardware<B, X82599Vf>) -> bool {
-        hardware.config.device != X82599
-    }
-
     /// Follows section 4.6.7.1.
     fn start_receive_queue<B: Bar>(hardware: &Hardware<B, X82599Vf>, queue: u16) -> Result<()> {
         let (_, _, base) = hardware.ring(queue);
@@ -83,9 +84,9 @@ impl Controller for X82599Vf {
         hardware.write(VFSRRCTL(queue), hardware.buffer_kib() | VFSRRCTL::DESCTYPE_ADVANCED | VFSRRCTL::DROP_EN);
         hardware.write(VFRDH(queue), 0);
         hardware.write(VFRDT(queue), 0);
-        let limit = match X82599Vf::limits_length(hardware) {
-            true => VFRXDCTL::RLPML_EN | hardware.longest_written() as u32 + 4 & VFRXDCTL::RLPML_MASK,
-            false => 0,
+        let limit = match hardware.config.device {
+            X82599 => 0,
+            _ => VFRXDCTL::RLPML_EN | hardware.longest_written() as u32 + 4 & VFRXDCTL::RLPML_MASK,
         };
         let strip = if hardware.strips_tags() { VFRXDCTL::VME } else { 0 };
         hardware.write(VFRXDCTL(queue), limit | strip | VFRXDCTL::ENABLE);
