@@ -441,6 +441,9 @@ impl<B: Bar, C: Controller, L: Locate> RegionTx for IntelTx<B, C, L> {
 
     #[inline(always)]
     fn send(&mut self, batch: &mut Batch) -> usize {
+        if C::IS_VIRTUAL && self.resets != self.hardware.resets() {
+            self.restart();
+        }
         match batch.len() {
             // One report covers many packets: when a single packet is sent, a report is checked for only right after an
             // RS bit was set.
@@ -557,9 +560,6 @@ impl<B: Bar, C: Controller, L: Locate> IntelTx<B, C, L> {
         // Packets that the card cannot send were dropped.
         if self.ring.next() != first {
             self.doorbell.ring(self.ring.next() as u32);
-        }
-        if C::IS_VIRTUAL && taken < total && self.resets != self.hardware.resets() {
-            self.restart();
         }
         taken
     }
