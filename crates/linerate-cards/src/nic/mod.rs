@@ -3,7 +3,7 @@
 //!
 //! - [`intel`]: receive, send, and everything else that Intel's cards share; read this next
 //! - [`ixgbe`]: 82599, X540, X550; [`igb`]: 82576
-//! - [`virtio`]: the network card of virtual machines
+//! - [`virtio`]: the network card of virtual machines; [`vmxnet3`]: VMware's
 //! - `supported`: the cards that have a driver ([`SUPPORTED`])
 //! - `filters`: filters by address and VLAN, of all these cards
 //!
@@ -16,6 +16,7 @@ pub mod intel;
 pub mod ixgbe;
 mod supported;
 pub mod virtio;
+pub mod vmxnet3;
 
 use std::sync::Arc;
 
@@ -70,6 +71,7 @@ fn drive_registers<B: Bar>(
     Ok(match driver {
         Driver::Ixgbe => Box::new(ixgbe::Ixgbe::open(bar(0)?, bus, config)?),
         Driver::Igb => Box::new(igb::Igb::open(bar(0)?, bus, config)?),
+        Driver::Vmxnet3 => Box::new(vmxnet3::Vmxnet3::open(bar(0)?, bar(1)?, bus, config)?),
         Driver::Virtio => {
             return Err(Error::card(
                 config.name,

@@ -364,7 +364,7 @@ impl<B: Bar, C: Controller> Device for Intel<B, C> {
 
     fn set_addresses(&mut self, addresses: &[MacAddress]) -> Result<()> {
         let most = usize::from(C::ADDRESSES - 1);
-        self.change_filters(self.filters.with_addresses(self.name(), addresses, most)?)
+        self.change_filters(self.filters.with_addresses(self.name(), addresses, most, usize::MAX)?)
     }
 
     fn set_vlans(&mut self, vlans: Option<&[u16]>) -> Result<()> {
