@@ -8,13 +8,14 @@ use std::process::Command;
 use cpio::newc::{self, Builder, ModeFileType};
 
 /// Modules that tests load by name; their dependencies are added.
-const MODULES: [&str; 15] = [
+const MODULES: [&str; 16] = [
     "vfio-pci",
     "vfio_iommu_type1",
     "uio_pci_generic",
     "igb",
     "ixgbe",
     "ixgbevf",
+    "vmxnet3",
     "8021q",
     "sit",
     "ip_gre",

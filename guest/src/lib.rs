@@ -46,7 +46,10 @@ pub use back_end::{OpenVswitch, Passt};
 pub use guest::{Guest, Outcome, Program};
 pub use machine::{Kernel, Machine, Memory, Qemu, linerate};
 pub use namespace::Namespace;
-pub use scenario::{A, B, check_control, check_exchange, check_forwarded_chains, check_forwarded_flows, check_traffic};
+pub use scenario::{
+    A, B, check_control, check_control_without_unicast, check_exchange, check_forwarded_chains, check_forwarded_flows,
+    check_traffic,
+};
 pub use served::{Counted, Served, has_reason, record_registers};
 pub use traffic::{check_flow_forwarding, check_forwarding, expect_generated, hash_of, send_frames};
 pub use wire::Wire;

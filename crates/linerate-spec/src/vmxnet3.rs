@@ -199,7 +199,7 @@ pub mod descriptor {
         pub const EOP: u64 = 1 << 44;
         /// Report the packet with a completion.
         pub const CQ: u64 = 1 << 45;
-        /// The most descriptors of a packet, and of a packet that the device segments (Linux's `vmxnet3_int.h`).
+        /// The most descriptors of a packet, and of a packet that the device segments (`VMXNET3_MAX_TSO_TXD_PER_PKT`).
         pub const MAX_DESCRIPTORS: usize = 16;
         pub const MAX_TSO_DESCRIPTORS: usize = 24;
     }

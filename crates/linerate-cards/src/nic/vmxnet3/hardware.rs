@@ -1,6 +1,6 @@
 //! Bringing up the device, the area that it shares with the driver, and the state that queues share.
 //!
-//! The device activates all its queues at once, and cannot stop one. So all queues are activated with empty rings, and
+//! The device activates all its queues together, and cannot stop one. So all queues are activated with empty rings, and
 //! a queue starts by filling them. The buffers of a dropped queue are quarantined until the last queue is dropped, which
 //! resets the device.
 #![allow(unsafe_code)]
@@ -405,7 +405,8 @@ impl<B: Bar> Hardware<B> {
     pub fn count_by_direction(&self) -> Result<[[u64; 10]; 2]> {
         let counters = self.sums()?;
         let (tx, rx) = counters.split_at(10 * usize::from(self.config.options.tx_queues));
-        let sum = |of: &[u64], n: usize| of.iter().skip(n).step_by(10).fold(0u64, |sum, count| sum.wrapping_add(*count));
+        let sum =
+            |of: &[u64], n: usize| of.iter().skip(n).step_by(10).fold(0u64, |sum, count| sum.wrapping_add(*count));
         Ok([tx, rx].map(|of| std::array::from_fn(|n| sum(of, n))))
     }
 

@@ -195,8 +195,8 @@ impl<B: Bar, L: Locate> Vmxnet3Rx<B, L> {
             return Err(Error::pool_exhausted(pool.available(), len + others));
         };
         let bodies = heads.split_off(len);
-        let [heads, bodies] = [(rings.ring(), heads, 0), (rings.second(), bodies, receive::BODY)].map(
-            |(ring, bufs, kind)| -> Buffers {
+        let [heads, bodies] =
+            [(rings.ring(), heads, 0), (rings.second(), bodies, receive::BODY)].map(|(ring, bufs, kind)| -> Buffers {
                 let ring = hardware.ring(ring);
                 let word = room as u64 | kind;
                 for (n, (descriptor, &buf)) in ring.iter().zip(&bufs).enumerate() {
@@ -205,8 +205,7 @@ impl<B: Bar, L: Locate> Vmxnet3Rx<B, L> {
                     descriptor[1].store(word | generation, Release);
                 }
                 Buffers { ring, bufs, next: 0, word }
-            },
-        );
+            });
         Ok(Vmxnet3Rx {
             completions: Completions { ring: hardware.ring(rings.completions()), next: 0 },
             rings: [heads, bodies],
