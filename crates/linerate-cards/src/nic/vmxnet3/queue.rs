@@ -277,10 +277,9 @@ impl<B: Bar, L: Locate> Vmxnet3Rx<B, L> {
         }
         self.rings[which].refill(&self.addresses, self.placement);
         self.completions.next += 1;
-        if is_last {
-            if !std::mem::take(&mut self.dropping) && self.hardware.config.options.metadata {
-                batch.describe_last(&metadata(self.first, first, second));
-            }
+        let is_delivered = is_last && !std::mem::take(&mut self.dropping);
+        if is_delivered && self.hardware.config.options.metadata {
+            batch.describe_last(&metadata(self.first, first, second));
         }
         true
     }
