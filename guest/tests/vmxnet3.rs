@@ -2,6 +2,7 @@
 //! and drops packets without a descriptor instead of leaving them to its back end. So fewer packets than descriptors are
 //! on their way at a time.
 
+use linerate::metadata::Checksum;
 use linerate_guest::{
     A, B, Guest, Machine, Namespace, Wire, check_control_without_unicast, check_forwarded_chains, check_forwarding,
     expect_generated, send_frames,
@@ -28,6 +29,7 @@ fn over_vfio() {
     check_forwarded_chains(&mut guest, &a, &b);
     check_control_without_unicast(&mut guest, &a);
     check_queues(&mut guest, &a, &b);
+    check_segments(&mut guest, &a);
     check_interrupts(&mut guest, &a, &b);
 
     let unbound = guest.run(&format!("linerate unbind {A} {B}"));
@@ -91,6 +93,19 @@ fn check_queues(guest: &mut Guest, a: &Wire, b: &Wire) {
         assert_eq!(summary["ports"][0]["tx_packets"], json!(100 * count), "{summary}");
         let by_queue = summary["ports"][0]["tx_slots"].as_array().unwrap();
         assert!(by_queue.iter().all(|slots| slots.as_u64() > Some(0)), "a queue sent nothing: {summary}");
+    }
+}
+
+/// Leaves TCP packets to the device to be segmented, and checks every segment and its checksums.
+fn check_segments(guest: &mut Guest, a: &Wire) {
+    for (headers, len) in [("eth/ip/tcp", 54), ("eth/ip6/tcp", 74)] {
+        let packet = format!("{headers}/payload(5000)");
+        let generator = guest.start_linerate(&format!("gen {A} --packet '{packet}' --segment 1000 --count 100"), 1);
+        for number in 0..500 {
+            let segment = a.receive();
+            assert_eq!((segment.len(), Checksum::of_frame(&segment)), (len + 1000, Checksum::Good), "{number}");
+        }
+        guest.wait(generator).summary();
     }
 }
 
