@@ -255,7 +255,7 @@ fn malformed_completions_are_counted_and_harmless() {
         let (device, pool) = (Arc::new(Device::default()), pool());
         let (mut port, _) = open(&device, Options { max_frame: 9018, ..options() }, pool.clone()).unwrap();
         let (mut rx, mut end, mut batch) = (port.rx(0).unwrap(), device.queue(1), Batch::new());
-        let last = completions.last().map_or(0, |(first, _)| (first & completion::INDEX_MASK) as u64);
+        let last = completions.last().map_or(0, |(first, _)| first & completion::INDEX_MASK);
         for &(first, second) in &completions {
             end.complete(first, second);
             rx.recv(&mut batch);
@@ -264,9 +264,9 @@ fn malformed_completions_are_counted_and_harmless() {
         assert_eq!((drops.malformed, drops.oversize), (malformed, too_long), "{what}");
         assert_eq!(batch.packets().count(), delivered, "{what}");
         if last < 64 {
-            let next = completions.iter().filter(|(first, _)| first >> completion::QUEUE_SHIFT & 0x3FF == 0);
-            let next = next.last().map_or(0, |(first, _)| (first & 0xFFF) + 1);
-            end.complete(next % 64 | SOP | EOP, 60);
+            let mut next = completions.iter().filter(|(first, _)| first >> completion::QUEUE_SHIFT & 0x3FF == 0);
+            let next = next.next_back().map_or(0, |(first, _)| (first & 0xFFF) + 1);
+            end.complete((next % 64) | SOP | EOP, 60);
             rx.recv(&mut batch);
             assert_eq!(batch.packets().count(), delivered + usize::from(works), "{what}, then a packet");
         }

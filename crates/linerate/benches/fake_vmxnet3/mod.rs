@@ -167,7 +167,7 @@ impl Ring {
     }
 
     fn is_odd_round(&self) -> bool {
-        self.next / self.len % 2 == 0
+        (self.next / self.len).is_multiple_of(2)
     }
 }
 
