@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use linerate::port::{Clock, Link, MacAddress, Port, RxQueue};
-use linerate::{Batch, Error};
+use linerate::{Batch, Error, ErrorKind};
 
 fn main() {
     let address = std::env::args().nth(1).expect("a card's address");
@@ -33,7 +33,11 @@ fn run(address: &str) -> Result<(), Error> {
     port.set_mac(MacAddress([2, 0, 0, 0, 0, 0x77]))?;
     count("another address", &mut rx);
     assert_eq!(port.mac().to_string(), "02:00:00:00:00:77");
-    port.set_addresses(&[MacAddress([6, 0, 0, 0, 0, 4]), MacAddress([1, 0, 0x5E, 0, 0, 5])])?;
+    let (unicast, group) = (MacAddress([6, 0, 0, 0, 0, 4]), MacAddress([1, 0, 0x5E, 0, 0, 5]));
+    match port.set_addresses(&[unicast, group]) {
+        Err(error) if error.kind() == ErrorKind::Exhausted => port.set_addresses(&[group])?,
+        outcome => outcome?,
+    }
     port.set_vlans(Some(&[7]))?;
     count("filters", &mut rx);
     drop(rx);

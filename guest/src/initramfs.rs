@@ -16,6 +16,7 @@ const MODULES: [&str; 16] = [
     "igb",
     "ixgbe",
     "ixgbevf",
+    "vmxnet3",
     "8021q",
     "sit",
     "ip_gre",

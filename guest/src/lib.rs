@@ -48,7 +48,9 @@ pub use flows::{FLOWS, Flow, OTHER, TCP, UDP, frame_of};
 pub use guest::{Guest, Outcome, Program};
 pub use machine::{Kernel, Machine, Memory, Qemu, linerate};
 pub use namespace::Namespace;
-pub use scenario::{A, B, check_control, check_exchange, check_forwarded_chains, check_forwarded_flows, check_traffic};
+pub use scenario::{
+    A, Abilities, B, check_control, check_exchange, check_forwarded_chains, check_forwarded_flows, check_traffic,
+};
 pub use served::{Counted, Served, has_reason, record_registers};
 pub use traffic::{check_flow_forwarding, check_forwarding, expect_generated, hash_of, send_frames};
 pub use wire::Wire;

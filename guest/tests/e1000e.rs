@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use linerate_guest::{
-    A, B, FLOWS, Guest, Machine, OTHER, TCP, UDP, Wire, check_control, check_forwarded_chains, check_forwarded_flows,
-    check_traffic, frame_of,
+    A, Abilities, B, FLOWS, Guest, Machine, OTHER, TCP, UDP, Wire, check_control, check_forwarded_chains,
+    check_forwarded_flows, check_traffic, frame_of,
 };
 
 #[test]
@@ -26,7 +26,7 @@ fn over_vfio() {
     let refused = guest.refused(&format!("linerate fwd {A} {B} --queues 4"));
     assert!(refused.contains("4") && refused.contains("2"), "{refused}");
     check_forwarded_chains(&mut guest, &a, &b);
-    check_control(&mut guest, &a, true, false);
+    check_control(&mut guest, &a, Abilities { strips: true, filters_unicast: true, ..Abilities::default() });
     check_hashes_and_checksums(&mut guest, &a);
 
     let unbound = guest.run(&format!("linerate unbind {A} {B}"));
@@ -41,7 +41,7 @@ fn over_uio() {
     let mut guest = machine.boot();
     guest.run("echo 64 > /proc/sys/vm/nr_hugepages");
     check_traffic(&mut guest, &a, &b);
-    check_control(&mut guest, &a, true, false);
+    check_control(&mut guest, &a, Abilities { strips: true, filters_unicast: true, ..Abilities::default() });
 }
 
 /// Sends the published flows, and two TCP packets with right and wrong checksum. An 82574 hashes no UDP ports. Packets

@@ -1,6 +1,8 @@
 //! Tests with QEMU's 82576, an independent implementation, over vfio and over uio.
 
-use linerate_guest::{A, B, Machine, check_control, check_forwarded_chains, check_forwarded_flows, check_traffic};
+use linerate_guest::{
+    A, Abilities, B, Machine, check_control, check_forwarded_chains, check_forwarded_flows, check_traffic,
+};
 
 #[test]
 fn over_vfio() {
@@ -23,7 +25,7 @@ fn over_vfio() {
     check_forwarded_flows(&mut guest, &a, &b, 2);
     check_forwarded_flows(&mut guest, &a, &b, 4);
     check_forwarded_chains(&mut guest, &a, &b);
-    check_control(&mut guest, &a, true, true);
+    check_control(&mut guest, &a, Abilities { strips: true, has_clock: true, filters_unicast: true });
 
     let unbound = guest.run(&format!("linerate unbind {A} {B}"));
     assert!(unbound.contains("0000:02:00.0: vfio-pci -> igb"), "{unbound}");

@@ -1,6 +1,6 @@
 //! Tests with all kinds of QEMU's VirtIO devices, over uio and over vfio.
 
-use linerate_guest::{A, B, Guest, Machine, check_control, check_forwarded_chains, check_traffic};
+use linerate_guest::{A, Abilities, B, Guest, Machine, check_control, check_forwarded_chains, check_traffic};
 
 /// Forwards between two cards of QEMU's `device` over uio.
 fn over_uio(device: &str, kind: &str) {
@@ -12,7 +12,7 @@ fn over_uio(device: &str, kind: &str) {
     assert!(bound.contains("virtio-pci -> no driver"), "{bound}");
     is(&mut guest, kind);
     check_traffic(&mut guest, &a, &b);
-    check_control(&mut guest, &a, false, false);
+    check_control(&mut guest, &a, Abilities { filters_unicast: true, ..Abilities::default() });
     if device.contains("mrg_rxbuf=off") {
         let refused = guest.refused(&format!("linerate sink {A}?mtu=9000"));
         assert!(refused.contains("this device has no mergeable buffers"), "{refused}");
@@ -34,7 +34,7 @@ fn over_vfio(device: &str, kind: &str) {
     assert!(bound.contains("virtio-pci -> vfio-pci"), "{bound}");
     is(&mut guest, kind);
     check_traffic(&mut guest, &a, &b);
-    check_control(&mut guest, &a, false, false);
+    check_control(&mut guest, &a, Abilities { filters_unicast: true, ..Abilities::default() });
     check_forwarded_chains(&mut guest, &a, &b);
     guest.run(&format!("linerate unbind {A} {B}"));
     guest.run("ls /sys/bus/pci/devices/0000:01:00.0/virtio*/net");

@@ -163,10 +163,10 @@ fn packet_sockets_replace_a_missing_af_xdp() {
     }
 }
 
-/// Checks that a program sleeps in more than `most` of 1,000 looks at it, or that it never sleeps. On a busy machine, it
+/// Checks that a program sleeps in more than `most` of 1,000 samples, or that it never sleeps. On a busy machine, it
 /// often waits for a processor instead.
 #[track_caller]
-fn looks(sleeps: bool, most: usize, program: &str, is_asleep: impl Fn() -> bool) {
+fn check_sleep(sleeps: bool, most: usize, program: &str, is_asleep: impl Fn() -> bool) {
     let round = || (0..1000).filter(|_| is_asleep()).count();
     match sleeps {
         true => until(format_args!("{program} sleeps"), || round() > most),
@@ -195,7 +195,7 @@ fn a_thread_without_work_sleeps_in_poll() {
             sink.await_output("ports");
             // A sleeping thread wakes occasionally to check for its end, and may then wait for a processor. A polling
             // thread is never in poll(2).
-            looks(sleeps, 900, &format!("sink {port} --wait {wait}"), || sink.is_in_poll());
+            check_sleep(sleeps, 900, &format!("sink {port} --wait {wait}"), || sink.is_in_poll());
             if port == "tap:t0" {
                 sink.interrupt();
                 continue;
@@ -209,7 +209,7 @@ fn a_thread_without_work_sleeps_in_poll() {
     for port in ["null:", &format!("pcap:{}?write", folder.path("out.pcap"))] {
         let mut forwarder = Process::start(&mut inside(&host, &format!("fwd tap:t1 {port} --wait interrupt --json")));
         forwarder.await_output("ports");
-        looks(true, 900, &format!("fwd to {port}"), || forwarder.are_in(&POLL));
+        check_sleep(true, 900, &format!("fwd to {port}"), || forwarder.are_in(&POLL));
         forwarder.interrupt();
     }
     // A thread that only sends has no interrupt to wait for: it sleeps between frames.
@@ -217,7 +217,7 @@ fn a_thread_without_work_sleeps_in_poll() {
         let generator = format!("gen null: --rate 10pps --wait {wait} --json");
         let mut generator = Process::start(&mut inside(&host, &generator));
         generator.await_output("ports");
-        looks(sleeps, 500, &format!("gen --wait {wait}"), || generator.are_in(&[libc::SYS_clock_nanosleep]));
+        check_sleep(sleeps, 500, &format!("gen --wait {wait}"), || generator.are_in(&[libc::SYS_clock_nanosleep]));
         generator.interrupt();
     }
 }

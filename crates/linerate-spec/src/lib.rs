@@ -9,7 +9,7 @@
 //! - [`x82574`]: registers of the 82574
 //! - [`descriptor`]: the words of descriptors, which all these cards share
 //! - [`phy`]: between a card and its cable: PHYs over MDIO, modules over I2C; [`eeprom`]: words of the 82599's EEPROM
-//! - [`virtio`]: VirtIO network devices
+//! - [`virtio`]: VirtIO network devices; [`vmxnet3`]: VMware's paravirtual card
 //! - this module: the definition of a register, and the macro that defines one register per line
 //!
 //! Each register is a type. `RXDCTL::ENABLE` is one of its bits. `RXDCTL(3)` is the register of queue 3, which converts
@@ -23,6 +23,7 @@ pub mod eeprom;
 pub mod mailbox;
 pub mod phy;
 pub mod virtio;
+pub mod vmxnet3;
 pub mod x82574;
 pub mod x82576;
 pub mod x82576_vf;
@@ -284,6 +285,8 @@ mod tests {
         check(x82576::MAP, 0x20000);
         check(x82576_vf::MAP, 0x4000);
         check(x82599_vf::MAP, 0x4000);
+        check(vmxnet3::pt::MAP, 0x1000);
+        check(vmxnet3::vd::MAP, 0x1000);
         let mut seen = check(x82599::MAP, 0x20000);
         for (offset, count, stride, ..) in x82599::ALIASES {
             for offset in (0..*count).map(|n| offset + n * stride) {

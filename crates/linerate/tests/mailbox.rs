@@ -316,7 +316,7 @@ fn random_answers_break_nothing() {
     let (mut opened, mut requests) = (0, 0);
     for (seed, function) in (0..60).flat_map(|seed| FUNCTIONS.map(|function| (seed, function))) {
         let test = Test::new(function, Physical::Random(Random::new(seed, 1)));
-        // A function whose physical function lies later, too.
+        // Some are honest until the port is open.
         if seed % 2 == 1 {
             test.change(TRUSTED);
         }

@@ -30,12 +30,18 @@ impl Filters {
         [self.promiscuous, self.promiscuous || self.all_multicast]
     }
 
-    /// Returns the filters with other addresses: at most `most` unicast addresses. An address that was received before
-    /// keeps its entry, so the card never stops receiving its packets.
+    /// Returns the filters with other addresses: at most `most` unicast addresses, and at most `most_groups` multicast
+    /// addresses. An address that was received before keeps its entry, so the card never stops receiving its packets.
     ///
     /// # Errors
     /// An address is zero, or there are too many.
-    pub fn with_addresses(&self, port: &str, addresses: &[MacAddress], most: usize) -> Result<Filters> {
+    pub fn with_addresses(
+        &self,
+        port: &str,
+        addresses: &[MacAddress],
+        most: usize,
+        most_groups: usize,
+    ) -> Result<Filters> {
         if addresses.contains(&MacAddress::default()) {
             let why = "00:00:00:00:00:00 is not an address that packets can be sent to";
             return Err(Error::new(ErrorKind::BadOption, port, why));
@@ -51,6 +57,10 @@ impl Filters {
         }
         if unicast.len() > most {
             let why = format!("it can filter {most} unicast addresses beside its own, and {} are given", unicast.len());
+            return Err(Error::new(ErrorKind::Exhausted, port, why));
+        }
+        if multicast.len() > most_groups {
+            let why = format!("it can filter {most_groups} multicast addresses, and {} are given", multicast.len());
             return Err(Error::new(ErrorKind::Exhausted, port, why));
         }
         let mut added = unicast.iter().copied().filter(|address| !self.unicast.contains(&Some(*address)));
@@ -107,7 +117,7 @@ mod tests {
     #[test]
     fn addresses_keep_their_entries() {
         let with = |filters: &Filters, list: &[u8]| {
-            filters.with_addresses("card", &list.iter().copied().map(address).collect::<Vec<_>>(), 3).unwrap()
+            filters.with_addresses("card", &list.iter().copied().map(address).collect::<Vec<_>>(), 3, 9).unwrap()
         };
         let entries = |list: &[u8]| list.iter().map(|&n| (n > 0).then(|| address(n))).collect::<Vec<_>>();
         let first = with(&Filters::default(), &[1, 2, 2, 3]);
@@ -121,16 +131,16 @@ mod tests {
     fn impossible_filters_are_refused() {
         let filters = Filters::default();
         let all: Vec<MacAddress> = (1..=4).map(address).collect();
-        let error = filters.with_addresses("card", &all, 3).unwrap_err();
+        let error = filters.with_addresses("card", &all, 3, 9).unwrap_err();
         assert!(
             error.kind() == ErrorKind::Exhausted && error.why().contains("3 unicast") && error.why().contains("4 are")
         );
         let group = MacAddress([1, 0, 0x5E, 0, 0xAB, 0xCD]);
         let filters =
-            filters.with_addresses("card", &[&all[..3], &[group, MacAddress::BROADCAST]].concat(), 3).unwrap();
+            filters.with_addresses("card", &[&all[..3], &[group, MacAddress::BROADCAST]].concat(), 3, 1).unwrap();
         assert_eq!(filters.multicast, [group]);
         assert_eq!(filters.multicast_table()[0xCDA / 32], 1 << (0xCDA % 32));
-        assert!(filters.with_addresses("card", &[MacAddress::default()], 3).is_err());
+        assert!(filters.with_addresses("card", &[MacAddress::default()], 3, 9).is_err());
         assert!(filters.with_vlans("card", Some(&[1, 4095])).unwrap_err().why().contains("4095"));
         assert!(filters.with_vlans("card", Some(&[0, 4094])).is_ok());
     }

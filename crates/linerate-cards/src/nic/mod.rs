@@ -3,7 +3,7 @@
 //!
 //! - [`intel`]: receive, send, and everything else that Intel's cards share; read this next
 //! - [`ixgbe`]: 82599, X540, X550; [`igb`]: 82576; [`ixgbevf`], [`igbvf`]: their virtual functions; [`e1000e`]: 82574
-//! - [`virtio`]: the network card of virtual machines
+//! - [`virtio`]: the network card of virtual machines; [`vmxnet3`]: VMware's
 //! - `supported`: the cards that have a driver ([`SUPPORTED`])
 //! - `filters`: filters by address and VLAN, of all these cards
 //!
@@ -19,6 +19,7 @@ pub mod ixgbe;
 pub mod ixgbevf;
 mod supported;
 pub mod virtio;
+pub mod vmxnet3;
 
 use std::sync::Arc;
 
@@ -76,6 +77,7 @@ fn drive_registers<B: Bar>(
         Driver::Igb => Box::new(igb::Igb::open(bar(0)?, bus, config)?),
         Driver::Ixgbevf => Box::new(ixgbevf::Ixgbevf::open(bar(0)?, bus, config)?),
         Driver::Igbvf => Box::new(igbvf::Igbvf::open(bar(0)?, bus, config)?),
+        Driver::Vmxnet3 => Box::new(vmxnet3::Vmxnet3::open(bar(0)?, bar(1)?, bus, config)?),
         Driver::Virtio => {
             return Err(Error::card(
                 config.name,

@@ -19,6 +19,8 @@ pub enum Driver {
     Igbvf,
     /// [`virtio`](super::virtio).
     Virtio,
+    /// [`vmxnet3`](super::vmxnet3).
+    Vmxnet3,
 }
 
 impl fmt::Display for Driver {
@@ -31,6 +33,7 @@ impl fmt::Display for Driver {
             Driver::Ixgbevf => "ixgbevf",
             Driver::Igbvf => "igbvf",
             Driver::Virtio => "virtio",
+            Driver::Vmxnet3 => "vmxnet3",
         })
     }
 }
@@ -84,9 +87,11 @@ pub struct Supported {
 
 const INTEL: u16 = 0x8086;
 const RED_HAT: u16 = 0x1AF4;
+const VMWARE: u16 = 0x15AD;
 
 /// All cards that have a driver, by vendor and device ID.
 pub static SUPPORTED: &[Supported] = &[
+    card(VMWARE, 0x07B0, "VMware vmxnet3", Driver::Vmxnet3, Tried::Qemu),
     card(RED_HAT, 0x1000, "VirtIO (transitional)", Driver::Virtio, Tried::Qemu),
     card(RED_HAT, 0x1041, "VirtIO", Driver::Virtio, Tried::Qemu),
     card(INTEL, 0x10C9, "Intel 82576", Driver::Igb, Tried::Qemu),

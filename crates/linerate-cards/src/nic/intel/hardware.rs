@@ -193,7 +193,7 @@ impl<B: Bar, C: Controller> Hardware<B, C> {
         C::longest_written(self.config.device, self.config.options.max_frame)
     }
 
-    /// Returns the length of the longest frame with a VLAN tag, which may come in addition to `max_frame`.
+    /// Returns the length of the longest frame with a VLAN tag, which the card may receive beside `max_frame`.
     pub(in crate::nic) fn longest_frame(&self) -> usize {
         self.config.options.max_frame + TAG
     }

@@ -12,7 +12,7 @@
 //! - `clock`: the card's clock, and the times of packets
 //! - `ring`: descriptors in memory, and the buffer of each
 //! - `vector`: the loops of `queue` with vector instructions
-//! - `start`: starting and stopping a queue; where its buffers come from and go to; `open`: the queues of programs
+//! - `start`: starting and stopping a queue, and its buffers; `open`: the queues of programs
 //! - `rules`: the entries of rules in a card's tables of filters
 //! - `filters`: the card's filters by address and VLAN
 //! - `semaphore`: resources shared with firmware
@@ -409,7 +409,7 @@ impl<B: Bar, C: PhysicalFunction> Device for Intel<B, C> {
 
     fn set_addresses(&mut self, addresses: &[MacAddress]) -> Result<()> {
         let most = usize::from(C::ADDRESSES - 1);
-        self.change_filters(self.filters.with_addresses(self.name(), addresses, most)?)
+        self.change_filters(self.filters.with_addresses(self.name(), addresses, most, usize::MAX)?)
     }
 
     fn set_vlans(&mut self, vlans: Option<&[u16]>) -> Result<()> {

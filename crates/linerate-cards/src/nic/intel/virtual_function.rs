@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use linerate_core::error::{Error, ErrorKind, Result};
+use linerate_core::error::{ErrorKind, Result};
 use linerate_core::memory::Pool;
 use linerate_core::port::{
     Capabilities, Device, Feature, Info, Link, MacAddress, QueueStatistics, Receive, Statistics, Transmit,
@@ -276,15 +276,7 @@ impl<B: Bar, C: VirtualFunction> Device for Virtual<B, C> {
 
     fn set_addresses(&mut self, addresses: &[MacAddress]) -> Result<()> {
         let name = self.name().to_string();
-        self.change(|filters| {
-            let wanted = filters.with_addresses(&name, addresses, C::MOST_ADDRESSES)?;
-            let (count, most) = (wanted.multicast.len(), MOST_MULTICAST);
-            if count > most {
-                let why = format!("a virtual function can filter {most} multicast addresses, and {count} are given");
-                return Err(Error::new(ErrorKind::Exhausted, name, why));
-            }
-            Ok(wanted)
-        })
+        self.change(|filters| filters.with_addresses(&name, addresses, C::MOST_ADDRESSES, MOST_MULTICAST))
     }
 
     fn set_vlans(&mut self, vlans: Option<&[u16]>) -> Result<()> {

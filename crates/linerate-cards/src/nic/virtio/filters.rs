@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use linerate_core::error::{Error, ErrorKind, Result};
+use linerate_core::error::{Error, Result};
 use linerate_core::port::MacAddress;
 use linerate_spec::virtio::{control as command, feature};
 
@@ -27,16 +27,7 @@ impl Hardware {
     /// Sets the addresses that are received beside the device's own.
     pub fn set_addresses(&self, addresses: &[MacAddress]) -> Result<()> {
         let name = &self.config.name;
-        self.change_filters(|filters| {
-            let wanted = filters.with_addresses(name, addresses, MOST_ADDRESSES)?;
-            match wanted.multicast.len() {
-                0..=MOST_ADDRESSES => Ok(wanted),
-                groups => {
-                    let why = format!("it can filter {MOST_ADDRESSES} multicast addresses, and {groups} are given");
-                    Err(Error::new(ErrorKind::Exhausted, name, why))
-                }
-            }
-        })
+        self.change_filters(|filters| filters.with_addresses(name, addresses, MOST_ADDRESSES, MOST_ADDRESSES))
     }
 
     /// Sets the VLANs that are received; `None` for all.
