@@ -8,7 +8,7 @@ use std::process::Command;
 use cpio::newc::{self, Builder, ModeFileType};
 
 /// Modules that tests load by name; their dependencies are added.
-const MODULES: [&str; 16] = [
+const MODULES: [&str; 17] = [
     "vfio-pci",
     "vfio_iommu_type1",
     "uio_pci_generic",
