@@ -121,9 +121,8 @@ impl State {
             }
             Physical::Random(random) => {
                 let word = |random: &mut Random| random.below(1 << 32) as u32;
-                for at in 0..random.below(WORDS as u64 + 1) as usize {
-                    message[at] = word(random);
-                }
+                let changed = random.below(WORDS as u64 + 1) as usize;
+                message.iter_mut().take(changed).for_each(|one| *one = word(random));
                 message[0] = match random.below(3) {
                     0 => message[0],
                     1 => kind | [SUCCESS, FAILURE, SUCCESS | CLEAR_TO_SEND][random.below(3) as usize],

@@ -86,7 +86,7 @@ impl Controller for X82599Vf {
         hardware.write(VFRDT(queue), 0);
         let limit = match hardware.config.device {
             X82599 => 0,
-            _ => VFRXDCTL::RLPML_EN | hardware.longest_written() as u32 + 4 & VFRXDCTL::RLPML_MASK,
+            _ => VFRXDCTL::RLPML_EN | (hardware.longest_written() as u32 + 4) & VFRXDCTL::RLPML_MASK,
         };
         let strip = if hardware.strips_tags() { VFRXDCTL::VME } else { 0 };
         hardware.write(VFRXDCTL(queue), limit | strip | VFRXDCTL::ENABLE);
