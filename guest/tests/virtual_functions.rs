@@ -98,4 +98,21 @@ fn functions_of_linux_s_card() {
         let summary = guest.wait(sink).summary();
         assert_eq!((&summary["lost"], &summary["reordered"]), (&json!(0), &json!(0)), "{source}");
     }
+
+    // A program that is killed leaves nothing behind.
+    let forwarder = guest.start_linerate(&format!("fwd {A} {B}"), 2);
+    check_forwarding(&a, &b, 1000, LONGEST);
+    send_frames(&a, 200, 1500);
+    guest.signal(&forwarder, "KILL");
+    assert_eq!(guest.wait(forwarder).status, 137);
+    a.drain();
+    b.drain();
+    check_forwarded(&mut guest, &a, &b, "");
+
+    // Linux removes the functions while one is in use.
+    let sink = guest.start_linerate(&format!("sink {B}"), 1);
+    let removal = guest.start("echo 0 > /sys/bus/pci/devices/0000:02:00.0/sriov_numvfs");
+    let outcome = guest.wait(sink);
+    assert!(outcome.status == 1 && outcome.output.contains("is being unplugged"), "{}", outcome.output);
+    assert_eq!(guest.wait(removal).status, 0);
 }
