@@ -1,4 +1,4 @@
-//! Drivers for network cards, generic over how registers are accessed ([`Bar`](crate::pci::Bar)). They depend on
+//! Drivers for network cards, generic over how registers are accessed ([`Bar`]). They depend on
 //! memory, ports and PCI, and cannot tell a real card from the model.
 //!
 //! - [`intel`]: receive, send, and everything else that Intel's cards share; read this next
