@@ -166,7 +166,8 @@ impl Controller for X82574 {
         hardware.clear(RCTL, RCTL::EN);
     }
 
-    /// The head may be written only while receive is disabled (4.6.5).
+    /// Head and tail are 0 since the reset, or since the queue stopped. They are not written here, because QEMU's card drops
+    /// a waiting frame then.
     fn start_receive_queue<B: Bar>(hardware: &Hardware<B, X82574>, queue: u16) -> Result<()> {
         let (_, _, base) = hardware.ring(queue);
         without_receive(hardware, || {
@@ -175,8 +176,6 @@ impl Controller for X82574 {
             // The card writes back each descriptor immediately. Thresholds are in descriptors (GRAN).
             let thresholds = 8 << RXDCTL::PTHRESH_SHIFT | 8 << RXDCTL::HTHRESH_SHIFT;
             hardware.write(RXDCTL(queue), thresholds | RXDCTL::GRAN);
-            hardware.write(RDH(queue), 0);
-            hardware.write(RDT(queue), 0);
         })
     }
 
