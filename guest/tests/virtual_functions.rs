@@ -99,7 +99,7 @@ fn functions_of_linux_s_card() {
         assert_eq!((&summary["lost"], &summary["reordered"]), (&json!(0), &json!(0)), "{source}");
     }
 
-    // A program that is killed leaves nothing behind.
+    // After a program was killed, another can use the functions.
     let forwarder = guest.start_linerate(&format!("fwd {A} {B}"), 2);
     check_forwarding(&a, &b, 1000, LONGEST);
     send_frames(&a, 200, 1500);
