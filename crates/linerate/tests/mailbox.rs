@@ -67,6 +67,8 @@ struct State {
     physical: Physical,
     registers: HashMap<u32, u32>,
     bits: u32,
+    /// The address that the physical function gives, or zero.
+    given: MacAddress,
     /// The requests that came.
     requests: usize,
 }
@@ -113,7 +115,7 @@ impl State {
                 let is_known = kind != x82599::NEGOTIATE || message[1] <= x82599::VERSION_1_4;
                 message[0] |= if asks_for_all && !*trusts || !is_known { FAILURE } else { SUCCESS };
                 match kind {
-                    RESET => (message[1], message[2]) = GIVEN.words(),
+                    RESET => (message[1], message[2]) = self.given.words(),
                     x82599::GET_QUEUES => (message[1], message[2]) = (2, 2),
                     _ => {}
                 }
@@ -201,7 +203,7 @@ impl Test {
     fn new(function: Function, physical: Physical) -> Test {
         let region = RegionOptions { buffers: BUFFERS, pages: Pages::Only(PageSize::Ordinary), ..Default::default() };
         let registers = HashMap::from([function.link]);
-        let state = State { function, physical, registers, bits: 0, requests: 0 };
+        let state = State { function, physical, registers, bits: 0, given: GIVEN, requests: 0 };
         Test { pool: Pool::new(Region::new(&region).unwrap()), state: Arc::new(Mutex::new(state)) }
     }
 
@@ -260,6 +262,23 @@ fn a_silent_physical_function_is_an_error() {
         assert_eq!(error.kind(), ErrorKind::Timeout);
         assert!(error.with_hint().contains("does not answer within 2s") && error.with_hint().contains("ip link set"));
         assert_eq!(test.pool.available(), BUFFERS);
+    }
+}
+
+/// Without an address of the physical function, a function chooses one at random, and keeps it after a reset.
+#[test]
+fn a_function_without_an_address_chooses_one() {
+    for function in FUNCTIONS {
+        let test = Test::new(function, TRUSTED);
+        test.state.lock().unwrap().given = MacAddress::default();
+        let port = test.open(&Options::default()).unwrap();
+        let chosen = port.mac();
+        assert!(chosen.0[0] == 2, "{chosen}");
+        test.reset();
+        assert!(matches!(port.link(), Ok(Link::Up { .. })));
+        assert_eq!(port.mac(), chosen);
+        drop(port);
+        assert_ne!(test.open(&Options::default()).unwrap().mac(), chosen);
     }
 }
 

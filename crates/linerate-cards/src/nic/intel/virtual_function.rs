@@ -4,6 +4,7 @@
 //! If the physical function is reset, so are the queues of its virtual functions. [`Virtual`] notices when it is asked
 //! for the link or the statistics. It brings the function up again, and the queues then start again by themselves.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -151,12 +152,13 @@ impl<B: Bar, C: VirtualFunction> Hardware<B, C> {
         // The physical function's driver takes the length with CRC.
         let length = self.config.options.max_frame as u32 + 4;
         self.request("receive frames of this length", &[SET_LENGTH, length])?;
-        match is_given {
-            true => self.mailbox().address = given,
-            // Its administrator has left the choice to the function.
-            false => self.request_address(MacAddress::of_name(&self.config.name))?,
+        if is_given {
+            self.mailbox().address = given;
+            return Ok(());
         }
-        Ok(())
+        // The administrator has left the choice to the function. It keeps it after a reset.
+        let own = self.mailbox().address;
+        self.request_address(if own == MacAddress::default() { random_address() } else { own })
     }
 
     fn request_address(&self, address: MacAddress) -> Result<()> {
@@ -198,6 +200,13 @@ impl<B: Bar, C: VirtualFunction> Hardware<B, C> {
             false => C::request_modes(self, wanted.modes()),
         }
     }
+}
+
+/// Returns a random address: locally administered, unicast. One of the port's name would be that of a function on another
+/// machine, too.
+fn random_address() -> MacAddress {
+    let [a, b, c, d, e, ..] = RandomState::new().hash_one(0).to_be_bytes();
+    MacAddress([0x02, a, b, c, d, e])
 }
 
 impl<B: Bar, C: VirtualFunction> Device for Virtual<B, C> {
