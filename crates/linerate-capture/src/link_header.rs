@@ -298,6 +298,20 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
 mod tests {
     use super::*;
 
+    /// A frame with a QoS field is one packet, except if the field says that it has several (A-MSDU).
+    #[test]
+    fn a_wireless_frame_of_several_packets_is_left() {
+        let header = [&[0x88, 0][..], &[0; 2], &[2; 6], &[4; 6], &[6; 6], &[0; 2]].concat();
+        let snap = [0xAA, 0xAA, 3, 0, 0, 0, 8, 0, 0x45];
+        let frame = |qos: u8| [&header[..], &[qos, 0], &snap].concat();
+        let found = wireless(&frame(0x07), 0).unwrap();
+        assert_eq!(
+            (found.len, found.ethertype, found.destination, found.source),
+            (34, 0x800, Some([2; 6]), Some([4; 6]))
+        );
+        assert!(wireless(&frame(0x80), 0).is_none());
+    }
+
     proptest::proptest! {
         #![proptest_config(proptest::test_runner::Config { cases: 20_000, failure_persistence: None, ..Default::default() })]
 

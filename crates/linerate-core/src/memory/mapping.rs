@@ -583,6 +583,10 @@ mod faults {
                 Mapping::of_unsealed_peer(file.try_clone().unwrap(), offset, len).map(drop).unwrap_err().to_string();
             assert!(why.contains("not inside its file"), "{why}");
         }
+        // A file of ordinary pages may end inside a page.
+        ftruncate(&file, 5000).unwrap();
+        let (mapping, at) = Mapping::of_unsealed_peer(file, 4990, 10).unwrap();
+        assert_eq!((mapping.len(), at), (4096, 894));
     }
 
     #[test]
