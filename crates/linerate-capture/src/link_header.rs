@@ -298,7 +298,7 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
 mod tests {
     use super::*;
 
-    /// A frame with a QoS field is one packet, except if the field says that it has several (A-MSDU).
+    /// A frame with a QoS field is one packet, except if the field has the bit for several (A-MSDU).
     #[test]
     fn a_wireless_frame_of_several_packets_is_left() {
         let header = [&[0x88, 0][..], &[0; 2], &[2; 6], &[4; 6], &[6; 6], &[0; 2]].concat();

@@ -874,8 +874,25 @@ static void cancel(long rounds) {
 	printf("%ld cancelled\n", cleaned);
 }
 
+/* Overwrites the arguments, as a program does that changes its name, and then looks for the interface. */
+static int rename_and_find(int argc, char **argv) {
+	char *name = strdup(argv[2]), *end = argv[argc - 1] + strlen(argv[argc - 1]);
+	struct ifaddrs *all = NULL;
+	int found = 0;
+	memset(argv[0], 0, end - argv[0]);
+	strcpy(argv[0], "me");
+	if (getifaddrs(&all))
+		die("getifaddrs");
+	for (struct ifaddrs *one = all; one; one = one->ifa_next)
+		found |= !strcmp(one->ifa_name, name);
+	puts(found ? "found" : "not found");
+	return 0;
+}
+
 int main(int argc, char **argv) {
 	const char *what = argv[1], *third = argc > 3 ? argv[3] : "";
+	if (!strcmp(what, "renames"))
+		return rename_and_find(argc, argv);
 	interface = argv[2];
 	index_of = if_nametoindex(interface);
 	if (!index_of)

@@ -303,6 +303,14 @@ fn dumps_of_links_contain_ports() {
     assert_eq!((theirs.lines().count(), ours.lines().count()), (6, 6), "{theirs}{ours}");
 }
 
+/// A program may overwrite its arguments before it lists the interfaces, as dhcpcd does.
+#[test]
+fn ports_in_overwritten_arguments_are_listed() {
+    let world = World::new();
+    let found = Process::start(world.command(program()).args(["renames", "vale123:a"])).stdout_of_success();
+    assert_eq!(found, "found\n");
+}
+
 /// Sockets survive child processes, duplicates, cancelled threads, and a full descriptor table.
 #[test]
 fn sockets_survive_hostile_programs() {

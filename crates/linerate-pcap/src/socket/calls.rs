@@ -32,6 +32,7 @@ extern "C" fn start() {
     guarded((), || {
         system::find_all();
         linerate_preload::start();
+        names::keep_arguments();
         hold_at_fork!(Locks, lock, |(_, _, _, links): &mut Locks| links.begin_child());
         // SAFETY: the function has no arguments, and the library is not unloaded before the program exits.
         unsafe { libc::atexit(end) };

@@ -192,9 +192,17 @@ pub fn in_arguments() -> Vec<String> {
     names
 }
 
+/// The program's arguments, each with a zero byte at its end.
+static ARGUMENTS: OnceLock<Vec<u8>> = OnceLock::new();
+
+/// Keeps the program's arguments, which it may overwrite to change its name, as dhcpcd does.
+pub fn keep_arguments() -> &'static [u8] {
+    ARGUMENTS.get_or_init(|| std::fs::read("/proc/self/cmdline").unwrap_or_default())
+}
+
 /// Returns the names of ports in the program's arguments.
 fn of_arguments() -> Vec<String> {
-    let arguments = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    let arguments = keep_arguments();
     let mut names = Vec::new();
     for argument in arguments.split(|&byte| byte == 0).skip(1) {
         for name in std::str::from_utf8(argument).map(names_in).unwrap_or_default() {
