@@ -92,6 +92,7 @@ impl VirtualFunction {
             && (self.mac.0 == destination || self.more_addresses.iter().any(|more| more.0 == destination))
     }
 
+    /// Counts a frame of this length with CRC, which the octets of the card's other counters include, too.
     pub fn count_received(&mut self, octets: usize, multicast: bool) {
         self.received.0 += 1;
         self.received.1 += octets as u64;

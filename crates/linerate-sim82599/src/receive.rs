@@ -302,7 +302,7 @@ impl Receive {
         };
         let queue = if rings[(first + spread) as usize].enabled { first + spread } else { first };
         let multicast = frame.bytes[0] & 1 != 0;
-        function.count_received(frame.bytes.len(), multicast);
+        function.count_received(frame.bytes.len() + 4, multicast);
         status |= strip_tag(&board.registers, queue, frame, &headers);
         let space = function.dma.clone();
         let reported = Reported { word0: headers.packet_type | word0, status };

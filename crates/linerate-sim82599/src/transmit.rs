@@ -207,7 +207,7 @@ impl Outgoing<'_> {
         self.mac.sent.add(&frame.bytes);
         let from = match board.owner(queue) {
             Some(number) => {
-                self.functions[number].count_sent(frame.bytes.len());
+                self.functions[number].count_sent(frame.bytes.len() + 4);
                 Endpoint::Virtual(number)
             }
             None => Endpoint::Physical,

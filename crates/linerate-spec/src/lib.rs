@@ -145,7 +145,9 @@ impl fmt::Display for Counter {
         if self.is_by_length() {
             return write!(f, "{}{}", definition.name, Counter::SIZES[usize::from(number)]);
         }
-        let name = self.high.map_or(definition.name, |_| definition.name.trim_end_matches('L').trim_end_matches('_'));
+        let name = self.high.map_or(definition.name, |_| {
+            definition.name.trim_end_matches("_LSB").trim_end_matches('L').trim_end_matches('_')
+        });
         f.write_str(name)?;
         if definition.count > 1 { write!(f, "[{number}]") } else { Ok(()) }
     }

@@ -143,6 +143,10 @@ fn functions_and_the_wire_exchange_frames() {
         for (from, to) in WAYS {
             let lengths = if (from, to) == (1, 3) { 60..1515 } else { 60..130 };
             check(&mut ends, from, to, lengths.chain([1023, 1024, 1025, 1514]));
+            if (from, to) == WAYS[0] {
+                let [function, far] = [1, 3].map(|end| ends[end].port.statistics().unwrap());
+                assert_eq!((function.tx_packets, function.tx_bytes), (far.rx_packets, far.rx_bytes));
+            }
         }
         bench.finish(&ends);
     }

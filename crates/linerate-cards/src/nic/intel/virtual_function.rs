@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use linerate_core::error::{ErrorKind, Result};
+use linerate_core::error::{Error, ErrorKind, Remedy, Result};
 use linerate_core::memory::Pool;
 use linerate_core::port::{
     Capabilities, Device, Feature, Info, Link, MacAddress, QueueStatistics, Receive, Statistics, Transmit,
@@ -151,7 +151,14 @@ impl<B: Bar, C: VirtualFunction> Hardware<B, C> {
         C::negotiate(self)?;
         // The physical function's driver takes the length with CRC.
         let length = self.config.options.max_frame as u32 + 4;
-        self.request("receive frames of this length", &[SET_LENGTH, length])?;
+        if self.ask(&[SET_LENGTH, length])?[0] & FAILURE != 0 {
+            let why = format!("the driver of the physical function refuses frames of {} bytes", length - 4);
+            let remedy =
+                "set the MTU of the physical function's interface first: sudo ip link set dev INTERFACE mtu MTU";
+            return Err(
+                Error::new(ErrorKind::BadOption, &*self.config.name, why).with_remedy(Remedy::Step(remedy.into()))
+            );
+        }
         if is_given {
             self.mailbox().address = given;
             return Ok(());
